@@ -1,4 +1,4 @@
-/* kernels/backend/backend.h: the table of functions behind which a back end stands.
+/* kernels/backend/backend.h: the interface of a back end, as a table of functions.
  *
  * A back end runs nodes; it plans nothing and allocates nothing while running. The CPU back end
  * is linked in; others are plug-ins (backend_cuda.so) that export one symbol,
@@ -12,8 +12,8 @@
 #include "kernels/base/err.h"
 #include "kernels/graph/op/op.h"
 
-/* Ops and activations travel by number and attributes by place: one more of the former is another version by
- * itself; for one in another place, for other attributes and for other tables raise the first number. */
+/* Plug-ins receive ops and activations as numbers and attributes as a struct. A new op or activation changes the
+ * version by itself. Raise the first number for a changed order, changed attributes or a changed table. */
 #define PK_BACKEND_ABI (5u + 256u * (PK_OP_COUNT - 39u) + 65536u * PK_PHIS)
 static_assert(offsetof(struct pk_attr, matmul.sums) - offsetof(struct pk_attr, matmul) == 8 &&
                   offsetof(struct pk_attr, optim.copy) - offsetof(struct pk_attr, optim) == 66,
@@ -23,15 +23,15 @@ static_assert(offsetof(struct pk_attr, matmul.sums) - offsetof(struct pk_attr, m
 struct pk_comm_api; /* kernels/comm/comm.h */
 struct pk_comm;
 
-/* What the host lends to a back end. Lives as long as the back end. */
+/* Services of the host. Lives as long as the back end. */
 struct pk_host {
     void (*log)(void *user, int level, const char *text);
-    /* Measured choices (GEMM algorithms ...), kept by the daemon. get returns the bytes written into
+    /* Measured choices (GEMM algorithms ...), stored by the daemon. get returns the bytes written into
      * `value` (0 = unknown); put reports a new record. Both may be NULL. */
     size_t (*tuned_get)(void *user, const char *key, void *value, size_t size);
     void (*tuned_put)(void *user, const char *key, const void *value, size_t size);
     void *user;
-    /* The other ranks of the run: what ALL_REDUCE and BROADCAST_RANKS go through. Both NULL: there is one.
+    /* Collectives for ALL_REDUCE and BROADCAST_RANKS. Both NULL: the run has one rank.
      * May be set after `open` (staging through the back end needs an open one), but before the first run. */
     const struct pk_comm_api *comm_api;
     struct pk_comm *comm;
@@ -49,30 +49,30 @@ struct pk_call {
 };
 
 struct pk_backend;  /* one opened device */
-struct pk_captured; /* a list of calls as one thing that is started at once */
-struct pk_slot;     /* host memory that travels to the device beside a running step */
+struct pk_captured; /* a recorded list of calls, launched as a whole */
+struct pk_slot;     /* host memory that is copied to the device while a step runs */
 
 /* How matmul treats f32 operands. */
 enum pk_math { PK_MATH_F32, PK_MATH_TF32 };
 
-/* What a measured choice is keyed by, and what a person is shown. Unknown texts are empty. */
+/* The device, for keys of measured choices and for display. Unknown texts are empty. */
 struct pk_backend_info {
     char name[128];   /* "NVIDIA H200"; "cpu" */
     char uuid[48];    /* "GPU-..." */
     char driver[32];  /* version the driver supports, "13.0" */
-    char library[64]; /* of products: "cublasLt 13.1.0" */
+    char library[64]; /* for matrix products: "cublasLt 13.1.0" */
     int sm;           /* compute capability times ten; 0 = no GPU */
     int multiprocessors;
     size_t memory_total, memory_free; /* bytes on the device, now; 0 = unknown */
 };
 
-/* Where a piece of a slot goes: `bytes` from `offset` of the slot to back-end memory. */
+/* One copy out of a slot: `bytes` from `offset` of the slot to back-end memory. */
 struct pk_take {
     void *to;
     size_t offset, bytes;
 };
 
-/* All functions of an opened back end are called by one thread at a time. None is NULL but where it says so.
+/* All functions of an opened back end are called by one thread at a time. None is NULL unless its comment allows it.
  */
 struct pk_backend_api {
     uint32_t abi;     /* PK_BACKEND_ABI; stays the first member in every version */
@@ -82,14 +82,13 @@ struct pk_backend_api {
                         struct pd_why *why);
     /* NULL is fine; returns NULL. */
     struct pk_backend *(*close)(struct pk_backend *b);
-    /* Whether this call (data pointers not looked at) can run here. In supports and workspace_bytes `b` is
-     * NULL when a plan is made without a device: the answer is then that of a machine with default settings.
-     * A graph is refused at plan time
-     * otherwise: there is no silent fallback. */
+    /* Whether this back end can run the call (data pointers are ignored); otherwise the graph is refused when it
+     * is planned: there is no silent fallback. In supports and workspace_bytes `b` is NULL when a plan is made
+     * without a device; the answer is then that of a machine with default settings. */
     bool (*supports)(struct pk_backend *b, const struct pk_call *call);
-    /* Scratch the call needs; data pointers not looked at. */
+    /* Bytes of scratch that the call needs; data pointers are ignored. */
     size_t (*workspace_bytes)(struct pk_backend *b, const struct pk_call *call);
-    /* Device memory, 256-byte aligned. NULL when there is none. */
+    /* Device memory, 256-byte aligned. NULL if out of memory. */
     void *(*alloc)(struct pk_backend *b, size_t bytes);
     void (*free)(struct pk_backend *b, void *memory);
     enum pd_err (*upload)(struct pk_backend *b, void *to, const void *from, size_t bytes, struct pd_why *why);
@@ -97,17 +96,17 @@ struct pk_backend_api {
                             struct pd_why *why);
     /* Runs the calls in order. Returns after the last has run (CPU) or was enqueued (CUDA). */
     enum pd_err (*run)(struct pk_backend *b, const struct pk_call *calls, size_t count, struct pd_why *why);
-    /* Waits until everything enqueued has run. An error that a kernel found meanwhile (an index out of range)
-     * comes out here. */
+    /* Waits until everything enqueued has run. Returns the error that a kernel has found meanwhile (an index out
+     * of range). */
     enum pd_err (*sync)(struct pk_backend *b, struct pd_why *why);
 
     /* ---- since version 2 ---- */
 
     /* Whether `alloc` gives memory that the host may read and write once sync has returned. */
     bool host_memory;
-    /* Records what run(calls) would enqueue, without running it, after those calls have run once. On PD_OK
-     * the caller owns *ret; the calls' memory is named in it and stays the caller's; the calls themselves are
-     * not looked at again. All three NULL: this back end has no capture. */
+    /* Records what run(calls) would enqueue, without running it; those calls must have run once. On PD_OK the
+     * caller owns *ret. The recording refers to the memory of the calls, which stays the caller's; the array
+     * `calls` is not read again. capture, replay and captured_free NULL: this back end has no capture. */
     enum pd_err (*capture)(struct pk_backend *b, const struct pk_call *calls, size_t count,
                            struct pk_captured **ret, struct pd_why *why);
     /* As run: enqueues the whole recording; the results are bitwise those of run. */
@@ -115,21 +114,21 @@ struct pk_backend_api {
     /* NULL is fine; returns NULL. After sync only. */
     struct pk_captured *(*captured_free)(struct pk_backend *b, struct pk_captured *captured);
 
-    /* Host memory that a device copies from and to without a detour (pinned). NULL when there is none. */
+    /* Pinned host memory. NULL if out of memory. */
     void *(*alloc_host)(struct pk_backend *b, size_t bytes);
     void (*free_host)(struct pk_backend *b, void *memory);
 
-    /* Input that travels while a step runs. A slot is pinned host memory with a twin on the device. Two slots
-     * in turn are double buffering:
+    /* Input that is copied while a step runs. A slot is pinned host memory with a buffer of the same size on the
+     * device. Two slots that alternate are double buffering:
      *
-     *     fill slot_host(s); slot_send(s);        the host's bytes leave for the twin, beside whatever runs
-     *     slot_take(s, parts); run(calls);        in the order of runs: when the twin has arrived, its pieces
-     *                                             are copied to where the calls read them
+     *     fill slot_host(s); slot_send(s);        starts the copy to the device, concurrent with runs
+     *     slot_take(s, parts); run(calls);        in the order of runs: when the copy is complete, its parts are
+     *                                             copied to where the calls read them
      *     slot_wait(s); fill slot_host(s) ...     the next batch but one
      *
-     * slot_host's memory is the caller's to write except from slot_send until slot_wait returns (or sync).
-     * What slot_take copies to may be in use by earlier runs: it waits for them on the device, not on the
-     * host. A send after a take waits likewise. Taking a slot that was never sent is PD_ERR_CONFLICT. */
+     * The caller may write slot_host's memory except from slot_send until slot_wait (or sync) returns. The
+     * destinations of slot_take may be in use by earlier runs: it waits for them on the device, not on the host.
+     * A send after a take waits likewise. Taking a slot that was never sent is PD_ERR_CONFLICT. */
     enum pd_err (*slot_new)(struct pk_backend *b, size_t bytes, struct pk_slot **ret, struct pd_why *why);
     struct pk_slot *(*slot_free)(struct pk_backend *b, struct pk_slot *slot); /* waits; NULL is fine */
     void *(*slot_host)(struct pk_slot *slot);                                 /* 256-byte aligned */
@@ -140,16 +139,15 @@ struct pk_backend_api {
 
     /* Of the opened device. */
     enum pd_err (*info)(struct pk_backend *b, struct pk_backend_info *ret, struct pd_why *why);
-    /* For the runs and captures that follow; PK_MATH_F32 at first. PD_ERR_UNSUPPORTED where there is no TF32.
-     */
+    /* For the runs and captures that follow; the default is PK_MATH_F32. PD_ERR_UNSUPPORTED without TF32. */
     enum pd_err (*set_math)(struct pk_backend *b, enum pk_math math, struct pd_why *why);
-    /* What runs are enqueued on, a cudaStream_t: for who times them. NULL where runs wait (CPU). Borrowed. */
+    /* The cudaStream_t that runs are enqueued on, for timing them; NULL on the CPU, where runs block. Borrowed. */
     void *(*stream)(struct pk_backend *b);
 
     /* ---- since version 5 ---- */
 
     /* Waits for the runs and copies `bytes` from back-end memory to the host, with one synchronisation instead of two.
-     * For the few numbers that a step reports. Does not wait for slots in flight (slot_send). May be NULL: the caller
+     * For the few numbers that a step reports. Does not wait for copies started by slot_send. May be NULL: the caller
      * then uses sync and download. */
     enum pd_err (*read)(struct pk_backend *b, void *to, const void *from, size_t bytes, struct pd_why *why);
 };
@@ -159,11 +157,11 @@ typedef const struct pk_backend_api *pk_backend_entry_fn(void);
 /* The built-in CPU back end. Static. */
 const struct pk_backend_api *pk_backend_cpu(void);
 
-/* How it computes matrix products of bf16: true if by the library's, which were found to be faster here than
- * those of f32; false if by the reference implementation, which is slower. Writes a sentence that says why into
- * ret_why, of `cap` bytes. The first call of a process measures. */
+/* How the CPU back end computes matrix products of bf16: true: with the library's bf16 products, which measured
+ * faster here than those of f32; false: with the reference implementation, which is slower. Writes the reason, a
+ * sentence, into ret_why of `cap` bytes. The first call of a process measures. */
 bool pk_cpu_bf16(char *ret_why, size_t cap);
-/* The same of an opened CPU back end, which may be held to one of the two (below). */
+/* The same for an opened CPU back end, whose choice may be fixed (pk_cpu_bf16_hold). */
 bool pk_cpu_bf16_of(const struct pk_backend *b, char *ret_why, size_t cap);
 /* Fixes how an opened CPU back end computes matrix products of bf16, overriding the measurement: true for the library's
  * products, false for the reference implementation. A resumed run uses it to repeat the choice stored in its checkpoint,

@@ -1,7 +1,7 @@
-/* kernels/backend/conv.h: how back ends divide CONV2D_DX, whatever they compute it with.
+/* kernels/backend/conv.h: how both back ends divide CONV2D_DX.
  *
- * With a stride s, pixel a + s q of an axis is read by every s-th tap only. Pixels of one residue by s in both axes
- * are a phase: a convolution of dy with stride 1 by those taps, read the other way round. */
+ * With stride s, pixel a + s q of an axis is read by every s-th tap only. The pixels with one residue modulo s in
+ * each axis form a phase: a convolution of dy with stride 1 and those taps, in reverse order. */
 #pragma once
 
 #include "kernels/graph/op/op.h"
@@ -9,12 +9,13 @@
 struct pk_conv_phase {
     int64_t at_h, at_v;     /* the residues */
     int64_t grid_h, grid_v; /* its pixels: (at_h + s q, at_v + s r) */
-    int64_t kh, kw;         /* taps that reach them; 0: none does */
-    int64_t last_h, last_v; /* the last of these; every s-th before it is another */
-    int64_t row, column; /* pixel (q, r) reads tap last - s i from row q + row + i of dy, columns likewise */
+    int64_t kh, kw;         /* number of taps that reach them */
+    int64_t last_h, last_v; /* index of the last of these taps; the others are every s-th before it */
+    int64_t row, column; /* pixel (q, r) uses tap last - s i with row q + row + i of dy; columns likewise */
 };
 #define PK_CONV_PHASES (PK_CONV_STRIDE_MAX * PK_CONV_STRIDE_MAX)
 
+/* Number of taps (of k) that reach pixels of residue `at`; *ret_last: the last of them, set if there is one. */
 static inline int64_t pk_conv_taps(int64_t at, int64_t k, int64_t stride, int64_t pad, int64_t *ret_last)
 {
     const int64_t first = (at + pad) % stride;
@@ -25,7 +26,8 @@ static inline int64_t pk_conv_taps(int64_t at, int64_t k, int64_t stride, int64_
     return (*ret_last - first) / stride + 1;
 }
 
-/* Of images (height, width) and a kernel (kh, kw): into `ret`, at most PK_CONV_PHASES. Returns how many. */
+/* Writes the phases of images (height, width) and a kernel (kh, kw), at most PK_CONV_PHASES, into `ret`. Returns
+ * their number. */
 static inline int pk_conv_phases(const struct pk_attr *attr, int64_t height, int64_t width, int64_t kh,
                                  int64_t kw, struct pk_conv_phase *ret)
 {

@@ -77,7 +77,7 @@ void pd_buf_printf(struct pd_buf *b, const char *fmt, ...)
 
         if (at) {
             va_start(ap, fmt);
-            vsnprintf(at, (size_t)n + 1, fmt, ap); /* the NUL has its place */
+            vsnprintf(at, (size_t)n + 1, fmt, ap); /* pd_buf_reserve allocates the byte for the NUL */
             va_end(ap);
         }
     }

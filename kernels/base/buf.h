@@ -1,7 +1,7 @@
 /* kernels/base/buf.h: a growing byte buffer.
  *
- * The first failed allocation sticks: later appends do nothing, and pd_buf_err tells.
- * So a writer appends freely and checks once. The bytes are NUL-terminated whenever
+ * The first failure is sticky: later appends do nothing, and pd_buf_err reports it, so a
+ * writer checks once, at the end. The bytes are NUL-terminated whenever
  * `data` is not NULL (the NUL is not counted in `len`). */
 #pragma once
 
@@ -18,14 +18,14 @@ struct pd_buf {
     bool failed;
 };
 
-void pd_buf_init(struct pd_buf *b, size_t limit);
+void pd_buf_init(struct pd_buf *b, size_t limit); /* limit in bytes; 0 = none */
 /* Frees the bytes; `b` may be used again. */
 void pd_buf_done(struct pd_buf *b);
 
 void pd_buf_append(struct pd_buf *b, const void *bytes, size_t len);
 void pd_buf_str(struct pd_buf *b, const char *text);
 void pd_buf_printf(struct pd_buf *b, const char *fmt, ...) PD_PRINTF(2, 3);
-/* Room for `len` more bytes, counted as used; NULL on failure. Borrowed until the next call. */
+/* Appends `len` bytes for the caller to write and returns them; NULL on failure. Borrowed until the next call. */
 void *pd_buf_reserve(struct pd_buf *b, size_t len);
 /* Removes the first `len` bytes (all, if fewer are there). */
 void pd_buf_consume(struct pd_buf *b, size_t len);

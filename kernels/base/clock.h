@@ -9,7 +9,7 @@
 
 int64_t pd_clock_mono_us(void);
 int64_t pd_clock_wall_us(void);
-/* Since the machine was started, the time that it slept included: nobody can set it. */
+/* Time since the machine booted, including suspend; unaffected by changes of the wall clock. */
 int64_t pd_clock_boot_us(void);
 
 /* RFC 3339 in UTC with milliseconds, "2026-11-20T23:50:07.123Z". `size` must be at

@@ -1,7 +1,7 @@
-/* kernels/base/err.h: how polyd says that something failed.
+/* kernels/base/err.h: how functions of polyd report failure.
  *
- * What can fail returns enum pd_err; the sentence for people travels in a
- * struct pd_why that the caller owns and may leave out (NULL). Results travel
+ * A function that can fail returns enum pd_err and writes a sentence for people into
+ * a struct pd_why, which the caller owns and may leave out (NULL). Results are returned
  * through ret_ parameters, written only on PD_OK. */
 #pragma once
 
@@ -17,7 +17,7 @@ enum pd_err {
     PD_ERR_NOMEM,       /* allocation failed */
     PD_ERR_INVALID,     /* the caller's input is wrong */
     PD_ERR_NOT_FOUND,   /* no such thing */
-    PD_ERR_EXISTS,      /* it is there already */
+    PD_ERR_EXISTS,      /* it exists already */
     PD_ERR_CONFLICT,    /* not allowed in the present state */
     PD_ERR_STALE,       /* the version named is not the present one */
     PD_ERR_IO,          /* the system refused a read or a write */
@@ -27,8 +27,8 @@ enum pd_err {
     PD_ERR_LIMIT,       /* a named limit is exceeded */
     PD_ERR_BUSY,        /* queue full or resource taken; try again */
     PD_ERR_TIMEOUT,     /* deadline passed */
-    PD_ERR_CANCELLED,   /* the one who asked withdrew */
-    PD_ERR_CLOSED,      /* the other end is gone, or we are stopping */
+    PD_ERR_CANCELLED,   /* the caller withdrew the request */
+    PD_ERR_CLOSED,      /* the peer is gone, or this process is stopping */
     PD_ERR_DENIED,      /* not permitted */
     PD_ERR_UNSUPPORTED, /* known but not available here */
     PD_ERR_INTERNAL,    /* our mistake, reported instead of aborting */
@@ -49,13 +49,13 @@ enum pd_err pd_fail(struct pd_why *why, enum pd_err err, const char *fmt, ...) P
  * PD_ERR_DENIED, EEXIST PD_ERR_EXISTS, the rest PD_ERR_IO) and appends strerror. */
 enum pd_err pd_fail_errno(struct pd_why *why, int errnum, const char *fmt, ...) PD_PRINTF(3, 4);
 
-/* Whether the same input ends alike however often it is tried: it is invalid, absent, damaged, refused or not
- * supported. Not: want of memory or space, a failing disk, a deadline, a stop, a mistake of ours. */
+/* Whether a retry with the same input would fail again: the input is invalid, absent, damaged, refused or not
+ * supported. False for lack of memory or space, a failing disk, a timeout, a stop and internal errors. */
 bool pd_err_lasting(enum pd_err err);
 
-/* Puts the place before the sentence, "#/data/path: cannot open 'x'", unless it names one. NULL is fine. */
+/* Prefixes the sentence with a JSON pointer, "#/data/path: cannot open 'x'", unless it has one. NULL is fine. */
 void pd_why_at(struct pd_why *why, const char *place);
-/* Splits such a sentence: copies the place ("#" if it names none) and returns what is behind it. */
+/* Splits such a sentence: copies the pointer ("#" if there is none) and returns the rest, borrowed from `text`. */
 const char *pd_why_place(const char *text, char *ret_place, size_t size);
 
 /* A stable lower-case name such as "not_found"; "unknown" outside the enum. Static. */

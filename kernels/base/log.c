@@ -48,7 +48,7 @@ void pd_log(enum pd_log_level level, const char *module, const char *fmt, ...)
     if (used > sizeof line - 2)
         used = sizeof line - 2; /* cut short: the newline must fit */
     line[used++] = '\n';
-    /* A log that cannot be written has no place to report that. */
+    /* a failed write to the log cannot be reported anywhere */
     if (write(STDERR_FILENO, line, used) < 0)
         return;
 }

@@ -1,9 +1,9 @@
-/* kernels/base/log.h: one structured line an event, on standard error.
+/* kernels/base/log.h: one structured line per event, on standard error.
  *
- * `<6>2026-11-20T23:50:07.123Z sched: job=42 state=running why="..."`: the number
- * is the syslog priority that systemd reads, and the page in the logs of attempts. Callers write the
- * key=value pairs; values with blanks go between quotes (pd_log_quote). Libraries return errors and whoever
- * decides logs, once. Thread-safe: a line is one write(2). */
+ * `<6>2026-11-20T23:50:07.123Z sched: job=42 state=running why="..."`: the number is the syslog priority, read
+ * by systemd and by the dashboard in the logs of attempts. Callers write the key=value pairs; values with
+ * blanks are quoted (pd_log_quote). Library functions return errors; the caller that handles an error logs it,
+ * once. Thread-safe: a line is one write(2). */
 #pragma once
 
 #include <stdbool.h>
@@ -15,7 +15,7 @@ enum pd_log_level { PD_LOG_ERROR = 3, PD_LOG_WARNING = 4, PD_LOG_INFO = 6, PD_LO
 /* Lines above this level are dropped. Default PD_LOG_INFO. */
 void pd_log_set_level(enum pd_log_level level);
 
-/* Lines for people: no number at the front, but the words error and warning before the sender. */
+/* Lines for people: instead of the number, the word "error" or "warning" before the sender. */
 void pd_log_set_plain(bool plain);
 
 /* `module` is the sender, for example "store"; `fmt` the pairs, without a newline. */

@@ -3,8 +3,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* One line of text. A point or an apostrophe at the beginning would be a command; a hyphen is a minus sign,
- * which copied flags need. */
+/* Writes one line of text. A leading point or apostrophe would be a roff command. Hyphens become minus signs, so
+ * that flags can be copied from the page. */
 static void escaped(struct pd_buf *b, const char *text)
 {
     bool begin = true;

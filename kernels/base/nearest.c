@@ -44,7 +44,7 @@ const char *pd_nearest(const char *text, const char *const *names, size_t count,
 
     for (size_t i = 0; i < count; i++) {
         unsigned d = pd_distance(text, names[i]);
-        /* For a name of two letters every other one would be near. */
+        /* otherwise any two names of two letters would match */
         if (d < best_distance && d < strlen(names[i]) && d < strlen(text)) {
             best = names[i];
             best_distance = d;

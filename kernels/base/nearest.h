@@ -1,4 +1,4 @@
-/* kernels/base/nearest.h: what somebody who misspelt a word may have meant. */
+/* kernels/base/nearest.h: suggests the known name nearest to a misspelt one. */
 #pragma once
 
 #include <stddef.h>

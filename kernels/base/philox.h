@@ -1,7 +1,8 @@
-/* kernels/base/philox.h: Philox 4x32-10, a counter-based random generator (Salmon et al. 2011).
+/* kernels/base/philox.h: Philox 4x32-10, a counter-based random generator (Salmon et al., "Parallel random
+ * numbers: as easy as 1, 2, 3", 2011).
  *
- * Four random words from a key and a counter, with no state between calls: what is drawn depends on what is
- * asked alone, never on the order of asking. */
+ * Four random words are a function of key and counter alone: there is no state, so the order of calls does not
+ * matter. */
 #pragma once
 
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* kernels/base/text.h: questions about C strings. */
+/* kernels/base/text.h: predicates on C strings. */
 #pragma once
 
 #include <stdbool.h>

@@ -210,14 +210,14 @@ static enum pd_err local_open(const struct pk_comm_host *host, const struct pk_c
         goto out;
     me = &c->shared->rank[c->rank];
     if (atomic_load(&me->pid)) {
-        err = pd_fail(why, PD_ERR_EXISTS, "rank %d is there already", c->rank);
+        err = pd_fail(why, PD_ERR_EXISTS, "rank %d is open already in another process", c->rank);
         munmap(c->shared, c->mapped);
-        c->shared = NULL; /* it is the other's */
+        c->shared = NULL; /* the rank belongs to the other process */
         goto out;
     }
     if (!local_process((int32_t)getpid(), &me->start, &state) ||
         !atomic_compare_exchange_strong(&me->pid, &none, (int32_t)getpid())) {
-        err = pd_fail(why, PD_ERR_EXISTS, "rank %d cannot take its place", c->rank);
+        err = pd_fail(why, PD_ERR_EXISTS, "rank %d cannot register: another process has that rank, or /proc is missing", c->rank);
         goto out;
     }
     err = local_barrier(c, open_us, why);

@@ -1,6 +1,6 @@
-/* kernels/comm/local.h: private to `local`: what lies in the shared memory, and how ranks wait on it.
+/* kernels/comm/local.h: private to `local`: the layout of the shared memory, and how ranks wait on it.
  *
- * Every rank counts the barriers that it has reached; a barrier is passed when all ranks have counted as far.
+ * Every rank counts the barriers that it has reached; a barrier is passed when all ranks have reached that count.
  * All other memory is written before a barrier and read after it: barriers are the only synchronisation. */
 #pragma once
 
@@ -51,14 +51,14 @@ struct pk_comm {
     _Atomic int64_t waited_us;
     enum pd_err err; /* sticky */
     struct pd_why why;
-    int64_t stopped_since_us[PK_COMM_RANKS_MAX]; /* 0: runs */
+    int64_t stopped_since_us[PK_COMM_RANKS_MAX]; /* 0: not stopped */
 };
 
 /* Waits until all ranks have reached the same barrier. PD_ERR_TIMEOUT after `wait_us`, PD_ERR_CLOSED if a rank
  * died, left or aborted; the sentence names it. */
 enum pd_err local_barrier(struct pk_comm *c, int64_t wait_us, struct pd_why *why);
 void local_abort(struct pk_comm *c, const char *reason);
-/* Whether a rank has aborted or died; does not wait. */
+/* PD_ERR_CLOSED if a rank has aborted or died; does not wait. */
 enum pd_err local_look(struct pk_comm *c, struct pd_why *why);
-/* Start time and state letter of a process; false: there is none. */
+/* Start time in clock ticks and state letter of a process (proc(5)); false if it does not exist. */
 bool local_process(int32_t pid, uint64_t *ret_start, char *ret_state);

@@ -12,7 +12,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/comm/local.h"
 
-#define LOOK_US 100000 /* time between two checks of a sleeping rank whether its peer lives */
+#define LOOK_US 100000 /* how often a sleeping rank checks that its peer is alive */
 #define SPINS 2000     /* about 10 us: the delay of a peer that runs on its own processor */
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
@@ -60,12 +60,12 @@ void local_abort(struct pk_comm *c, const char *reason)
         futex_wake(&s->rank[i].arrived);
 }
 
-/* This call and all later ones fail. `tell`: the other ranks do not know the reason yet. */
-static enum pd_err fail(struct pk_comm *c, enum pd_err err, const char *text, bool tell, struct pd_why *why)
+/* This call and all later ones fail. `notify`: the other ranks do not know the reason yet. */
+static enum pd_err fail(struct pk_comm *c, enum pd_err err, const char *text, bool notify, struct pd_why *why)
 {
     c->err = err;
     snprintf(c->why.text, sizeof c->why.text, "%s", text);
-    if (tell) {
+    if (notify) {
         struct local_shared *s = c->shared;
         uint32_t none = 0;
 
@@ -184,7 +184,7 @@ enum pd_err local_look(struct pk_comm *c, struct pd_why *why)
         return fail(c, PD_ERR_CLOSED, c->shared->reason, false, why);
     for (int i = 0; i < c->ranks && err == PD_OK; i++)
         if (i != c->rank &&
-            !atomic_load(&c->shared->rank[i].left)) /* a rank that left did so in good order */
+            !atomic_load(&c->shared->rank[i].left)) /* a rank that closed is no error */
             err = look(c, i, false, pd_clock_mono_us(), why);
     return err;
 }

@@ -3,8 +3,8 @@
  * Calls only enqueue on the stream they are given, so a step with them can be recorded. NCCL does not notice
  * that a process of this host died in the middle of a call. A watchdog does: five times a second it asks
  * `local`, which keeps the processes of the ranks and the reason of the first abort, and asks NCCL for its own
- * errors. On any of them it aborts the communicator, which ends what runs on the GPU. The communicator is never
- * destroyed in good order, because that waits for ranks that may be gone. Even an abort returns only after the
+ * errors. On any error it aborts the communicator, which ends the kernels on the GPU. ncclCommDestroy is never
+ * called, because it waits for ranks that may be gone. Even an abort returns only after the
  * recorded steps that hold calls of the communicator are destroyed (NCCL counts them), and the thread that
  * destroys them may wait for our lock; therefore a separate thread calls the abort.
  *
@@ -23,7 +23,7 @@
 
 #define OPEN_US (INT64_C(120) * 1000000)
 #define LOOK_US 200000
-#define CLOSE_US 2000000 /* longest wait of close for an abort; after that the end of the process ends it */
+#define CLOSE_US 2000000 /* longest wait of close for an abort, which otherwise ends with the process */
 
 struct id {
     ncclUniqueId nccl;
@@ -109,7 +109,7 @@ static void give_up(struct pk_comm *c, enum pd_err err, const char *text, bool t
     end(c);
 }
 
-/* Errors that came by themselves. Lock held. */
+/* Asynchronous errors. Lock held. */
 static void look(struct pk_comm *c)
 {
     ncclResult_t result = ncclSuccess;
@@ -339,14 +339,14 @@ static enum pd_err broadcast(struct pk_comm *c, void *memory, int64_t count, enu
                         : err;
 }
 
-/* Of the processes; what is enqueued is not waited for. */
+/* Of the processes; does not wait for enqueued work. */
 static enum pd_err barrier(struct pk_comm *c, void *stream, struct pd_why *why)
 {
     struct pd_why own = {""};
     enum pd_err err;
 
     (void)stream;
-    pthread_mutex_lock(&c->lock); /* the barrier looks after the other ranks by itself */
+    pthread_mutex_lock(&c->lock); /* local's barrier itself checks that the other ranks are alive */
     err = c->err != PD_OK ? c->err : local_api()->barrier(c->local, NULL, &own);
     if (err != PD_OK)
         give_up(c, err, own.text, true);
@@ -370,7 +370,7 @@ static enum pd_err check(struct pk_comm *c, struct pd_why *why)
 
 static int64_t waited_us(const struct pk_comm *c)
 {
-    (void)c; /* the GPU waits, for a time that is not known here */
+    (void)c; /* the waiting happens on the GPU and is not measured */
     return 0;
 }
 

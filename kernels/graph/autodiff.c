@@ -16,9 +16,9 @@ static bool differentiable(const struct pk_value *v)
 
 struct pass {
     struct pk_graph *g;
-    uint32_t low, high;  /* values low .. high-1 are looked at */
+    uint32_t low, high;  /* values low .. high-1 are considered */
     bool *depends;       /* on a wrt */
-    struct pk_val *grad; /* what has flowed in so far */
+    struct pk_val *grad; /* sum of the contributions so far */
 };
 
 static bool is_exact(const struct pk_graph *g, struct pk_val v)
@@ -146,7 +146,7 @@ void pk_grad_many(struct pk_graph *g, const struct pk_val *y, const struct pk_va
         struct pk_val s = seed ? seed[k] : PK_NONE;
 
         if (!y[k].id || (seed && !s.id && n_y > 1))
-            continue; /* nothing flows through this one */
+            continue; /* its seed is zero */
         if (y[k].id >= p.high || !differentiable(&g->value[y[k].id])) {
             pk_graph_fail(g, PD_ERR_INVALID, "grad: the output is no float value of this graph");
             break;
@@ -196,7 +196,7 @@ void pk_grad(struct pk_graph *g, struct pk_val y, struct pk_val seed, const stru
     if (!g || g->err != PD_OK)
         return;
     if (!y.id || y.id >= g->n_value) {
-        pk_graph_fail(g, PD_ERR_INVALID, "grad of no value");
+        pk_graph_fail(g, PD_ERR_INVALID, "grad: the output is no value of this graph");
         return;
     }
     if (seed.id) {
@@ -222,7 +222,7 @@ void pk_grad(struct pk_graph *g, struct pk_val y, struct pk_val seed, const stru
         ret_grads[i] = PK_NONE;
 }
 
-/* Whether the tangent of every x is like it. */
+/* Whether every tangent has the shape and dtype of its x. */
 static bool tangents_fit(struct pk_graph *g, const struct pk_val *x, const struct pk_val *dx, size_t n_x)
 {
     for (size_t i = 0; i < n_x; i++) {
@@ -253,10 +253,10 @@ void pk_jvp(struct pk_graph *g, const struct pk_val *y, size_t n_y, const struct
         goto out;
     for (size_t i = 0; i < n_y; i++) {
         if (!y[i].id || y[i].id >= g->n_value) {
-            pk_graph_fail(g, PD_ERR_INVALID, "jvp of no value");
+            pk_graph_fail(g, PD_ERR_INVALID, "jvp: output %zu is no value of this graph", i);
             goto out;
         }
-        u[i] = pk_fill(g, pk_dtype_of(g, y[i]), pk_shape_of(g, y[i]), 1.0); /* of any value nothing is left */
+        u[i] = pk_fill(g, pk_dtype_of(g, y[i]), pk_shape_of(g, y[i]), 1.0); /* the tangent does not depend on this value */
     }
     pk_grad_many(g, y, u, n_y, x, n_x, back);
     for (size_t k = 0; k < n_x; k++)

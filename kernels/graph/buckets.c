@@ -1,6 +1,6 @@
-/* Sums over ranks in few large pieces. Gradients become known in the reverse order of the layers; a bucket is
- * full when the backward pass has come so far, and its node stands at that place, so that a back end with a
- * stream to spare lets it travel while the rest is computed. */
+/* Sums over ranks in few large buckets. Gradients become known in the reverse order of the layers. The node that
+ * sums a bucket is placed where the last gradient of the bucket is computed, so that a back end can send it on a
+ * second stream while the backward part goes on. */
 #include <stdlib.h>
 
 #include "kernels/graph/build.h"
@@ -10,9 +10,9 @@
 struct entry {
     uint32_t index; /* of the value */
     uint32_t value;
-    uint64_t key; /* place in the order of building */
+    uint64_t key; /* position in the order of building */
     int32_t owner;
-    int64_t at; /* elements into its bucket */
+    int64_t at; /* offset in its bucket, in elements */
 };
 
 static int compare(const void *x, const void *y)
@@ -24,7 +24,7 @@ static int compare(const void *x, const void *y)
     return a->index < b->index ? -1 : a->index > b->index;
 }
 
-/* One bucket of entries e[0..n): fills in the sums. */
+/* Emits one bucket of the entries e[0..n) and writes their sums. */
 static void reduce(struct pk_graph *g, struct entry *const *e, size_t n, struct pk_val *sum)
 {
     enum pk_dtype dtype = g->value[e[0]->value].dtype;
@@ -61,7 +61,7 @@ static void reduce(struct pk_graph *g, struct entry *const *e, size_t n, struct 
     free(piece);
     if (g->err != PD_OK)
         return;
-    for (uint32_t i = before; i < g->n_node; i++) /* right behind the last of its values */
+    for (uint32_t i = before; i < g->n_node; i++) /* directly after the last of its values */
         g->node[i].key = key + 1;
     g->value[all.id].gradient = true;
 }
@@ -79,7 +79,7 @@ void pk_all_reduce_buckets(struct pk_graph *g, const struct pk_val *value, const
     }
     for (size_t i = 0; i < count; i++) {
         if (!value[i].id) {
-            (void)pk_graph_fail(g, PD_ERR_INVALID, "bucket: value %zu is none", i);
+            (void)pk_graph_fail(g, PD_ERR_INVALID, "all_reduce: value %zu is no value of this graph", i);
             goto out;
         }
         entry[i] = (struct entry){.index = (uint32_t)i,
@@ -88,8 +88,8 @@ void pk_all_reduce_buckets(struct pk_graph *g, const struct pk_val *value, const
                                   .owner = owner ? owner[i] : -1};
     }
     qsort(entry, count, sizeof *entry, compare);
-    /* A bucket is closed as soon as it is large enough: those of other owners go on filling meanwhile. What
-     * is left when all is known goes last. */
+    /* First round: a bucket of one owner and dtype is emitted as soon as it is large enough. Second round: the
+     * incomplete buckets. */
     for (int last = 0; last < 2; last++)
         for (size_t i = 0; i < count; i++) {
             size_t n = 0, bytes = 0;

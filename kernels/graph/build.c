@@ -230,7 +230,7 @@ bool pk_value_reshape(const struct pk_value *v, const struct pk_shape *shape, in
 
         if (i == old.rank) {
             while (j < shape->rank)
-                out[j++] = 1; /* only ones are left */
+                out[j++] = 1; /* only extents of 1 are left */
             break;
         }
         if (j == shape->rank)
@@ -391,7 +391,7 @@ struct pk_val pk_emit(struct pk_graph *g, enum pk_op op, const struct pk_attr *a
         }
         if (rule->view && !pk_lay_view(op, attr, &g->value[in[0].id], v)) {
             g->n_value = first;
-            return pk_graph_fail(g, PD_ERR_INVALID, "%s of a view whose elements are not in order",
+            return pk_graph_fail(g, PD_ERR_INVALID, "%s of a view would need a copy",
                                  rule->name);
         }
         if (pk_op_writes_through(op, n_in, i) >= 0) { /* the input itself, later */
@@ -500,7 +500,7 @@ struct pk_val pk_alias(struct pk_graph *g, struct pk_val x)
     return pk_emit(g, PK_OP_SLICE, &a, &x, 1, NULL);
 }
 
-/* What any leaf must be. `name` is for messages. */
+/* Checks dtype and shape of a leaf. `name` is for messages. */
 static bool leaf_type_ok(struct pk_graph *g, const char *name, enum pk_dtype dtype, struct pk_shape shape)
 {
     if (!g || g->err != PD_OK)
@@ -516,7 +516,7 @@ static bool leaf_type_ok(struct pk_graph *g, const char *name, enum pk_dtype dty
     return g->err == PD_OK;
 }
 
-/* The node and value of a leaf; attr is copied, and NULL: zeroed. */
+/* Adds the node and the value of a leaf; attr is copied, or zeroed if NULL. */
 static struct pk_val leaf_node(struct pk_graph *g, enum pk_op kind, const char *name, struct pk_type type,
                                const struct pk_attr *attr)
 {
@@ -556,7 +556,7 @@ static struct pk_val leaf(struct pk_graph *g, enum pk_op kind, const char *name,
         return pk_graph_fail(g, PD_ERR_INVALID, "'%s' has an unknown category", name);
     for (size_t i = 0; i < g->n_leaf; i++)
         if (strcmp(g->leaf[i].name, name) == 0)
-            return pk_graph_fail(g, PD_ERR_EXISTS, "there is a leaf '%s' already", name);
+            return pk_graph_fail(g, PD_ERR_EXISTS, "a leaf '%s' exists already", name);
     copy = pd_arena_strdup(g->arena, name);
     if (!copy || !pk_grow((void **)&g->leaf, sizeof *g->leaf, g->n_leaf, &g->cap_leaf))
         return pk_graph_fail(g, PD_ERR_NOMEM, "no memory for '%s'", name);
@@ -633,7 +633,7 @@ void pk_output(struct pk_graph *g, const char *name, struct pk_val v)
     }
     for (size_t i = 0; i < g->n_output; i++)
         if (strcmp(g->output[i].name, name) == 0) {
-            pk_graph_fail(g, PD_ERR_EXISTS, "there is an output '%s' already", name);
+            pk_graph_fail(g, PD_ERR_EXISTS, "an output '%s' exists already", name);
             return;
         }
     if (!pk_value_is_dense(&g->value[v.id]) || g->value[v.id].root != v.id) {

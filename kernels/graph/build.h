@@ -1,4 +1,4 @@
-/* kernels/graph/build.h: the builder's inside, for the ops' rules and the passes. */
+/* kernels/graph/build.h: the inner representation of a graph, for the ops' rules and the passes. */
 #pragma once
 
 #include <stdarg.h>
@@ -14,8 +14,8 @@ struct pk_value {
     int64_t stride[PK_MAX_RANK]; /* in elements of the root */
     int64_t offset;              /* in elements of the root */
     uint32_t root;               /* the value whose memory this is; itself if not a view */
-    uint32_t node;               /* that made it */
-    uint32_t out;                /* which of its outputs */
+    uint32_t node;               /* the node that computes it */
+    uint32_t out;                /* index among that node's outputs */
     bool gradient;               /* counted as PK_CAT_GRADIENTS */
     bool working;                /* the bf16 copy of a parameter: counted as PK_CAT_WEIGHTS */
 };
@@ -30,8 +30,8 @@ struct pk_node {
     bool backward; /* emitted while differentiating */
     bool exact;    /* never narrowed */
     bool dead;
-    uint64_t key;  /* place in the order of building; passes insert between */
-    uint64_t born; /* the same when it was built: decides which version of a leaf it reads */
+    uint64_t key;  /* position in the order of building; passes insert between two keys */
+    uint64_t born; /* the key when the node was built: decides which version of a leaf it reads */
 };
 
 struct pk_leaf_info {
@@ -50,7 +50,7 @@ struct pk_out_info {
 /* For tests and debugging; copies of a graph have them too. */
 struct pk_passes_options {
     uint32_t off; /* bit i: pass i of pk_passes_name is not run */
-    /* After every pass that was run; nodes are those that are alive. */
+    /* Called after every pass that was run, with the numbers of live nodes. */
     void (*trace)(void *user, const char *pass, uint32_t nodes_before, uint32_t nodes_after);
     void *user;
 };
@@ -74,7 +74,7 @@ struct pk_graph {
     size_t n_leaf, cap_leaf, n_output, cap_output;
 };
 
-#define PK_KEY_STEP 16u /* between neighbours of the order: room for what passes insert */
+#define PK_KEY_STEP 16u /* between keys of neighbours, so that passes can insert nodes */
 
 /* Records the first error; returns PK_NONE so that rules can return it. */
 struct pk_val pk_graph_fail(struct pk_graph *g, enum pd_err err, const char *fmt, ...) PD_PRINTF(3, 4);
@@ -84,27 +84,27 @@ struct pk_val pk_graph_fail(struct pk_graph *g, enum pd_err err, const char *fmt
 struct pk_val pk_emit(struct pk_graph *g, enum pk_op op, const struct pk_attr *attr, const struct pk_val *in,
                       int32_t n_in, struct pk_val *ret_out);
 
-/* The same value under a new name, unknown to whoever differentiates with respect to `x`. A view. */
+/* A view of all of `x`, to differentiate with respect to it alone: two aliases of `x` have separate gradients. */
 struct pk_val pk_alias(struct pk_graph *g, struct pk_val x);
 
 /* Zeroed attributes: attributes are compared bytewise, so padding must not vary. */
 struct pk_attr pk_attr_zero(void);
 
-/* Whether a value is dense row-major from its root's first element or elsewhere. */
+/* Whether a value is dense row-major, at any offset in its root. */
 bool pk_value_is_dense(const struct pk_value *v);
-/* Strides of `v` seen with another shape of the same count, without moving anything. */
+/* Strides of `v` viewed with another shape of the same count. False: that needs a copy. */
 bool pk_value_reshape(const struct pk_value *v, const struct pk_shape *shape, int64_t *ret_stride);
 
-/* Root, strides and offset of a view `v` over `x`; its shape is known already. False: a RESHAPE of
- * something whose elements are not in order. */
+/* Writes root, strides and offset of the view `v` of `x`; v->shape is set already. False: a RESHAPE of `x`
+ * needs a copy. */
 bool pk_lay_view(enum pk_op op, const struct pk_attr *attr, const struct pk_value *x, struct pk_value *v);
-/* Node `node`, new from a pass, belongs where node `like` does: its version of leaves, scope, part of the
- * graph and precision. */
+/* Gives `node`, made by a pass, the position of node `like`: its version of leaves, scope, part of the graph and
+ * precision. */
 void pk_node_belongs(struct pk_graph *g, uint32_t node, uint32_t like);
-/* A node like `like` with other inputs and outputs of its own, for passes. 0 after an error. */
+/* A copy of node `like` with inputs `in` and new outputs, for passes. 0 after an error. */
 uint32_t pk_node_copy(struct pk_graph *g, uint32_t like, const uint32_t *in);
 
-/* The same with other attributes (copied) and inputs, and one output more, of the type of `also`. */
+/* The same with attributes `attr` (copied), n_in inputs, and one more output, of the type of value `also`. */
 uint32_t pk_node_more(struct pk_graph *g, uint32_t like, const struct pk_attr *attr, const uint32_t *in,
                       int32_t n_in, uint32_t also);
 
@@ -113,7 +113,7 @@ uint32_t pk_node_more(struct pk_graph *g, uint32_t like, const struct pk_attr *a
 void pk_grad_many(struct pk_graph *g, const struct pk_val *y, const struct pk_val *seed, size_t n_y,
                   const struct pk_val *wrt, size_t n_wrt, struct pk_val *ret_grads);
 
-/* An elementwise node of one program; `x` broadcast. */
+/* An EXPR node of one program with n inputs, which broadcast. */
 struct pk_val pk_expr_emit(struct pk_graph *g, const struct pk_expr *program, const struct pk_val *x,
                            int32_t n);
 
@@ -121,13 +121,13 @@ struct pk_val pk_expr_emit(struct pk_graph *g, const struct pk_expr *program, co
 struct pk_val pk_norm_decomposed(struct pk_graph *g, struct pk_val x, struct pk_val gamma, struct pk_val beta,
                                  struct pk_norm_spec spec);
 struct pk_val pk_softmax_decomposed(struct pk_graph *g, struct pk_val x);
-/* f of the activation's row, of logits s; degree: of powers. */
+/* f(s) of the activation's row in phi.h; `degree` is that of powers. */
 struct pk_val pk_phi_decomposed(struct pk_graph *g, enum pk_phi phi, int32_t degree, struct pk_val s);
 struct pk_loss pk_cross_entropy_decomposed(struct pk_graph *g, struct pk_val logits, struct pk_val target,
                                            double smoothing, int32_t ignore);
-/* The attributes of FORMULA that its use decides. */
+/* Sets the attributes of FORMULA that come from `use`. */
 void pk_formula_attr_set(struct pk_attr *a, const struct pk_formula_use *use);
-/* A of logits s (B, H, Nq, Nk) by primitives, 0 where hidden (see: PK_NONE: none is). */
+/* A of logits s (B, H, Nq, Nk) by primitives, 0 where `see` is 0 (PK_NONE: all keys are visible). */
 struct pk_val pk_formula_weights(struct pk_graph *g, const struct pk_attention_spec *spec, struct pk_val s,
                                  struct pk_val see);
 /* Part i of (B, N, 3, H, d) as (B, H, N, d). */
@@ -137,5 +137,5 @@ struct pk_val pk_iota(struct pk_graph *g, enum pk_dtype dtype, int64_t n);
 
 /* A deep copy that shares nothing with `g`; NULL without memory. */
 struct pk_graph *pk_graph_clone(const struct pk_graph *g);
-/* One more entry (zeroed) in a growing array; false without memory. */
+/* Makes room for one more entry (zeroed) in a growing array; false if out of memory. */
 bool pk_grow(void **array, size_t size, size_t count, size_t *cap);

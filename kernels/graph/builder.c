@@ -1,4 +1,4 @@
-/* The builder's words: each makes one node, or few. */
+/* The builder's functions: each emits one node, or a few. */
 #include "kernels/graph/build.h"
 
 #include <math.h>
@@ -234,7 +234,7 @@ struct pk_val pk_offset(struct pk_graph *g, struct pk_val x, double addend)
 struct pk_val pk_unary(struct pk_graph *g, enum pk_ex op, struct pk_val x)
 {
     if (op < PK_EX_NEG || op > PK_EX_FINITE || op == PK_EX_POW)
-        return pk_graph_fail(g, PD_ERR_INVALID, "instruction %d is not of one operand", (int)op);
+        return pk_graph_fail(g, PD_ERR_INVALID, "instruction %d does not take one operand", (int)op);
     return apply(g, op, 0, &x, 1);
 }
 
@@ -388,7 +388,7 @@ struct pk_loss pk_cross_entropy(struct pk_graph *g, struct pk_val logits, struct
     return (struct pk_loss){out[0], out[1], out[2]};
 }
 
-/* Inputs and attributes of a fused attention; `in` has room for ATTENTION_IN. */
+/* Inputs and attributes of a fused attention; `in` holds ATTENTION_IN values. */
 #define ATTENTION_IN 9
 static int32_t attention_inputs(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
                                 bool packed, const struct pk_attention_spec *spec, struct pk_attr *a,
@@ -493,7 +493,7 @@ struct pk_val pk_bias_of_table(struct pk_graph *g, struct pk_val table, struct p
     if (!g || g->err != PD_OK)
         return PK_NONE;
     if (pk_shape_of(g, table).rank != 2 || pk_shape_of(g, index).rank != 2)
-        return pk_graph_fail(g, PD_ERR_INVALID, "a bias needs a table (T, H) and places (Nq, Nk)");
+        return pk_graph_fail(g, PD_ERR_INVALID, "a relative position bias needs a table (T, H) and an index (Nq, Nk)");
     return pk_permute(g, pk_gather(g, table, index), order);
 }
 
@@ -597,12 +597,12 @@ struct pk_attention_stats pk_attention_stats(struct pk_graph *g, struct pk_val q
 {
     struct pk_attr a;
     struct pk_val in[ATTENTION_IN];
-    int32_t n = attention_inputs(g, q, k, k, false, &spec, &a, in); /* v is not looked at */
+    int32_t n = attention_inputs(g, q, k, k, false, &spec, &a, in); /* v is not read */
 
     return stats(g, &a, in, n, x, spec.formula.plan != NULL);
 }
 
-/* What an op writes into must be a leaf of its own, not a view and not something computed. */
+/* An op may write a PARAM, a STATE, or the result of another write to one; not a view or a computed value. */
 static bool writable(struct pk_graph *g, struct pk_val v, const char *who)
 {
     if (!g || g->err != PD_OK)
@@ -614,10 +614,10 @@ static bool writable(struct pk_graph *g, struct pk_val v, const char *who)
 
         if (rule->leaf && !rule->fed && !rule->fixed)
             return true;
-        if (pk_op_writes_through(n->op, n->n_in, (int32_t)x->out) >= 0) /* the cache, again */
+        if (pk_op_writes_through(n->op, n->n_in, (int32_t)x->out) >= 0) /* written in place by an earlier op */
             return true;
     }
-    pk_graph_fail(g, PD_ERR_INVALID, "%s writes into a param or state, and this is neither", who);
+    pk_graph_fail(g, PD_ERR_INVALID, "%s writes into a param or state; this value is neither", who);
     return false;
 }
 
@@ -687,7 +687,7 @@ void pk_working_copy(struct pk_graph *g, struct pk_val param, struct pk_val copy
     if (!g || g->err != PD_OK)
         return;
     if (!param.id || !copy.id || param.id >= g->n_value || copy.id >= g->n_value) {
-        pk_graph_fail(g, PD_ERR_INVALID, "working copy: no such value");
+        pk_graph_fail(g, PD_ERR_INVALID, "working copy: parameter or copy is no value of this graph");
         return;
     }
     p = &g->value[param.id];
@@ -736,12 +736,12 @@ void pk_accumulate(struct pk_graph *g, struct pk_val sum, struct pk_val x, struc
         pk_emit(g, PK_OP_ACCUMULATE, &a, in, 3, NULL);
 }
 
-void pk_blend(struct pk_graph *g, struct pk_val s, struct pk_val x, struct pk_val gate, double keep)
+void pk_blend(struct pk_graph *g, struct pk_val s, struct pk_val x, struct pk_val gate, double decay)
 {
     struct pk_attr a = pk_attr_zero();
     struct pk_val in[3] = {s, x, gate};
 
-    a.optim.ema = keep;
+    a.optim.ema = decay;
     if (writable(g, s, "blend"))
         pk_emit(g, PK_OP_BLEND, &a, in, 3, NULL);
 }

@@ -1,4 +1,4 @@
-/* The fused ops by primitives: their definition. Every derivative of any order exists for these. */
+/* The fused ops by primitives, which defines them. These have derivatives of every order. */
 #include "kernels/graph/build.h"
 
 #include <math.h>
@@ -107,7 +107,7 @@ struct pk_loss pk_cross_entropy_decomposed(struct pk_graph *g, struct pk_val log
     loss = pk_scale(g, pk_sub(g, lse, at_y), 1.0 - smoothing);
     if (smoothing != 0.0)
         loss = pk_add(g, loss, pk_scale(g, pk_sub(g, lse, pk_mean(g, logits, 2, true)), smoothing));
-    /* The first of the largest: the smallest place where the largest stands. */
+    /* The first maximum: the smallest index of an entry that equals the maximum. */
     first = pk_select(g, pk_eq(g, logits, top), pk_scale(g, pk_iota(g, dtype, classes), -1.0),
                       pk_fill(g, dtype, PK_SHAPE(1), -(double)classes));
     right = pk_eq(g, pk_scale(g, pk_maximum(g, first, 2, true), -1.0), t);
@@ -165,17 +165,16 @@ struct pk_val pk_softmax_visible(struct pk_graph *g, struct pk_val s, struct pk_
 
     if (!see.id)
         return pk_softmax_decomposed(g, s);
-    /* Hidden logits may be anything: take them out before exp, and again after it. */
+    /* Hidden logits may have any value: mask before exp, and again after it. */
     low = pk_fill(g, dtype, PK_SHAPE(1), LOW);
     zero = pk_fill(g, dtype, PK_SHAPE(1), 0.0);
     top = pk_maximum(g, pk_select(g, see, s, low), 8, true);
     a = pk_mul(g, pk_unary(g, PK_EX_EXP, pk_select(g, see, pk_sub(g, s, top), zero)), see);
     z = pk_sum(g, a, 8, true);
-    return pk_div(g, a, pk_add(g, z, pk_eq(g, z, zero))); /* a row that sees nothing is 0 */
+    return pk_div(g, a, pk_add(g, z, pk_eq(g, z, zero))); /* a row without visible keys is 0 */
 }
 
-/* phi of logits, 0 where they are hidden (see: PK_NONE: none is), each row over its sum where that is phi's
- * way. */
+/* phi of logits, 0 where `see` is 0 (PK_NONE: all are visible); rows are divided by their sum if phi is normalised. */
 static struct pk_val weights(struct pk_graph *g, const struct pk_attention_spec *spec, struct pk_val s,
                              struct pk_val see)
 {
@@ -195,7 +194,7 @@ static struct pk_val weights(struct pk_graph *g, const struct pk_attention_spec 
     return pk_div(g, a, pk_add(g, z, pk_eq(g, z, zero)));
 }
 
-/* What is wrong with q, k and what the spec names; NULL: they fit each other. */
+/* Why q, k and the tensors of the spec do not fit each other; NULL if they do. */
 static const char *misfit(struct pk_graph *g, struct pk_val q, struct pk_val k,
                           const struct pk_attention_spec *spec)
 {
@@ -205,7 +204,7 @@ static const char *misfit(struct pk_graph *g, struct pk_val q, struct pk_val k,
         sq.dim[3] != sk.dim[3])
         return "attention needs q (B, H, Nq, d) and k, v (B, H, Nk, d)";
     if (!spec->formula.plan && pk_phi_power(spec->phi) && spec->degree < 1)
-        return "attention of a degree below 1";
+        return "attention: the degree must be at least 1";
     if (!spec->formula.plan && spec->scale_value.id &&
         (pk_shape_of(g, spec->scale_value).rank != 1 ||
          (pk_shape_of(g, spec->scale_value).dim[0] != 1 &&

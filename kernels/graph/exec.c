@@ -1,5 +1,5 @@
-/* A planned graph on a back end: all calls are prepared once; a run hands the whole list over, or starts what
- * was recorded of it. */
+/* A planned graph on a back end: all calls are prepared once; a run passes the whole list to the back end, or replays
+ * its recording. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,12 +8,12 @@
 #include "kernels/graph/passes/passes.h"
 #include "kernels/graph/plan.h"
 
-/* Where memory lies: the number of a leaf that is bound, or one of these. */
+/* Which memory: the index of a bound leaf, or one of these. */
 enum { IN_ARENA = -1, IN_CONSTANTS = -2 };
 
-struct origin { /* what a view's data pointer is computed from */
+struct origin { /* a view's data pointer is this memory plus the offset */
     int32_t where;
-    size_t offset; /* bytes from there */
+    size_t offset; /* bytes */
 };
 
 struct constant {
@@ -22,9 +22,9 @@ struct constant {
 };
 
 struct pk_arena {
-    size_t plans; /* that use it, and its maker */
+    size_t plans; /* references: plans that use it, and the caller of pk_arena_new */
     size_t bytes;
-    unsigned char *memory; /* NULL: of no bytes, or of a forecast */
+    unsigned char *memory; /* NULL: no bytes, or a forecast */
     const struct pk_backend_api *api;
     struct pk_backend *backend;
     uint64_t moved;              /* how often `memory` was replaced */
@@ -32,10 +32,10 @@ struct pk_arena {
 };
 
 struct pk_exec {
-    struct pk_graph *g; /* our own, after the passes */
+    struct pk_graph *g; /* owned; after the passes */
     struct pk_plan plan;
     const struct pk_backend_api *api;
-    struct pk_backend *backend; /* NULL: a forecast */
+    struct pk_backend *backend; /* NULL: forecast only */
     struct pk_call *call;
     size_t n_call;
     struct pk_view *view;  /* of all calls */
@@ -45,14 +45,14 @@ struct pk_exec {
     uint32_t *call_node, *call_step;
     void **bound; /* by leaf */
     bool *used;   /* by leaf */
-    bool stale;   /* pointers are to be resolved again */
+    bool stale;   /* pointers must be resolved again */
     bool warm;    /* has run with these pointers: may be recorded */
     struct pk_captured *captured;
     bool unrecordable;
     struct pk_exec_runs runs;
     struct pk_arena *arena;
-    uint64_t arena_moved;      /* when pointers were resolved */
-    struct constant *constant; /* those that the plan reads, and their places */
+    uint64_t arena_moved;      /* arena->moved when pointers were resolved */
+    struct constant *constant; /* those that the plan reads, with their offsets */
     size_t n_constant, constant_bytes;
     unsigned char *constants;
     void (*trace)(void *user, const char *node, const struct pk_view *out, int n);
@@ -81,7 +81,7 @@ static int32_t describe(const struct pk_graph *g, const struct pk_node *n, struc
         out[i] = view_of(&g->value[n->out + (uint32_t)i]);
     if (rule->fit)
         rule->fit(n->attr, n->n_in, in, out);
-    if (n_out == 0) { /* what is written in place is the output */
+    if (n_out == 0) { /* an output written in place is a view of that input */
         int32_t at[PK_MAX_WRITES], writes = pk_op_writes(n->op, n->attr, n->n_in, at);
 
         for (int32_t i = 0; i < writes; i++)
@@ -146,7 +146,7 @@ static enum pd_err ask_backend(struct pk_exec *e, size_t *workspace, struct pd_w
     return err;
 }
 
-/* Gives every constant that the plan reads its place. */
+/* Assigns an offset to every constant that the plan reads. */
 static bool lay_constants(struct pk_exec *e)
 {
     size_t cap = 0;
@@ -186,13 +186,13 @@ static enum pd_err upload_constants(struct pk_exec *e, struct pd_why *why)
     return err;
 }
 
-/* NULL as long as there is no memory. */
+/* NULL before the memory is allocated or bound. */
 static unsigned char *base_of(const struct pk_exec *e, int32_t where)
 {
     return where >= 0 ? e->bound[where] : where == IN_CONSTANTS ? e->constants : e->arena->memory;
 }
 
-/* Where every root value begins. */
+/* Finds the address of every root value. */
 static bool find_starts(struct pk_exec *e)
 {
     const struct pk_graph *g = e->g;
@@ -274,7 +274,7 @@ static bool prepare(struct pk_exec *e, const size_t *workspace)
     return true;
 }
 
-/* Two ways: keep every activation, or make cheap ones again. The one with the smaller arena stays. */
+/* Makes two plans: keep every activation, or recompute cheap ones. The one with the smaller arena is used. */
 static enum pd_err choose(struct pk_exec *e, size_t **workspace, struct pd_why *why)
 {
     struct pk_graph *kept = NULL;
@@ -365,7 +365,7 @@ size_t pk_arena_bytes(const struct pk_arena *a)
     return a->bytes;
 }
 
-/* Grows the arena to what the plan wants. Its values are given up first: only one of the two has to fit. */
+/* Grows the arena to the size that the plan needs. The old memory is freed first, so that both need not fit at once. */
 static enum pd_err join_arena(struct pk_exec *e, struct pk_arena *a, struct pd_why *why)
 {
     size_t bytes = e->plan.arena_bytes;
@@ -414,9 +414,9 @@ enum pd_err pk_exec_new_in(struct pk_graph *g, const struct pk_backend_api *api,
     if (err != PD_OK)
         return err;
     if (backend && !api)
-        return pd_fail(why, PD_ERR_INVALID, "a back end without its table");
+        return pd_fail(why, PD_ERR_INVALID, "a plan with a back end needs the table of its functions");
     if (api && api->abi != PK_BACKEND_ABI)
-        return pd_fail(why, PD_ERR_VERSION, "back end '%s' was built for version %u of its table; this is %u",
+        return pd_fail(why, PD_ERR_VERSION, "back end '%s' was built for version %u of the interface; this program has version %u",
                        api->name, api->abi, PK_BACKEND_ABI);
     e = calloc(1, sizeof *e);
     if (!e)
@@ -441,7 +441,7 @@ enum pd_err pk_exec_new_in(struct pk_graph *g, const struct pk_backend_api *api,
     own = arena ? NULL : pk_arena_new();
     err = arena || own ? join_arena(e, arena ? arena : own, why)
                        : pd_fail(why, PD_ERR_NOMEM, "no memory for a plan");
-    pk_arena_free(own); /* the plan keeps it */
+    pk_arena_free(own); /* the plan holds a reference */
     if (err == PD_OK && backend)
         err = upload_constants(e, why);
     if (err != PD_OK)
@@ -504,7 +504,7 @@ void pk_exec_report(const struct pk_exec *e, struct pk_plan_report *ret)
         struct pk_leaf l = pk_graph_leaf(e->g, i);
 
         if (pk_rule_of(l.kind)->trained && e->g->precision == PK_PRECISION_MIXED && l.dtype == PK_F32)
-            l.category = PK_CAT_MASTER; /* what is computed with are the working copies */
+            l.category = PK_CAT_MASTER; /* matmuls read the working copies */
         ret->bytes[l.category] += l.bytes;
         if (is_copy(e->g, e->g->leaf[i].value))
             ret->copy_bytes += l.bytes;
@@ -536,7 +536,7 @@ enum pd_err pk_exec_bind(struct pk_exec *e, const char *name, void *memory, stru
 
 static enum pd_err resolve(struct pk_exec *e, struct pd_why *why)
 {
-    if (e->arena->bytes < e->plan.arena_bytes) /* another plan wanted more, and there was none */
+    if (e->arena->bytes < e->plan.arena_bytes) /* another plan failed to grow it */
         return pd_fail(why, PD_ERR_NOMEM, "no memory for an arena of %zu bytes", e->plan.arena_bytes);
     for (size_t i = 0; i < e->g->n_leaf; i++)
         if (e->used[i] && !e->bound[i] && pk_graph_leaf(e->g, i).bytes)
@@ -572,7 +572,7 @@ static enum pd_err spoil(struct pk_exec *e, size_t offset, size_t bytes, struct 
     return err;
 }
 
-/* Shows outputs to the one who traces: themselves, or copies. */
+/* Passes the outputs, or copies in host memory, to the trace callback. */
 static enum pd_err show(struct pk_exec *e, const struct pk_call *c, const char *name, struct pd_why *why)
 {
     struct pk_view copy[PK_MAX_OUT];
@@ -587,7 +587,7 @@ static enum pd_err show(struct pk_exec *e, const struct pk_call *c, const char *
         size_t elements = 1, bytes;
 
         copy[i] = c->out[i];
-        for (int32_t k = 0; k < copy[i].shape.rank; k++) /* what the view spans, gaps and all */
+        for (int32_t k = 0; k < copy[i].shape.rank; k++) /* the span of the view, including gaps */
             elements += (size_t)((copy[i].shape.dim[k] - 1) * copy[i].stride[k]);
         bytes = pk_shape_count(&copy[i].shape) ? elements * pk_dtype_size(copy[i].dtype) : 0;
         copy[i].data = malloc(bytes ? bytes : 1);
@@ -603,7 +603,7 @@ static enum pd_err show(struct pk_exec *e, const struct pk_call *c, const char *
     return err;
 }
 
-/* One call at a time, to look at each or to spoil what is no longer alive. */
+/* One call at a time, to trace each, or to overwrite buffers whose lifetime has ended. */
 static enum pd_err run_slowly(struct pk_exec *e, struct pd_why *why)
 {
     enum pd_err err = e->poison ? spoil(e, 0, e->plan.arena_bytes, why) : PD_OK;
@@ -630,7 +630,7 @@ static enum pd_err run_slowly(struct pk_exec *e, struct pd_why *why)
     return err;
 }
 
-static bool meets_ranks(const struct pk_exec *e)
+static bool has_collectives(const struct pk_exec *e)
 {
     for (size_t i = 0; i < e->n_call; i++)
         if (pk_rule_of(e->call[i].op)->ranks)
@@ -656,8 +656,8 @@ enum pd_err pk_exec_run(struct pk_exec *e, struct pd_why *why)
     if (err == PD_OK && e->warm && !e->captured && !e->unrecordable) {
         err = e->api->capture(e->backend, e->call, e->n_call, &e->captured, why);
         e->runs.captures += err == PD_OK;
-        if (err != PD_OK && (err == PD_ERR_UNSUPPORTED || !meets_ranks(e))) { /* call by call, for good */
-            e->runs.refused += !meets_ranks(e);
+        if (err != PD_OK && (err == PD_ERR_UNSUPPORTED || !has_collectives(e))) { /* call by call from now on */
+            e->runs.refused += !has_collectives(e);
             e->unrecordable = true;
             err = PD_OK;
         }

@@ -1,4 +1,4 @@
-/* A formula's programs by primitives: the definition of FORMULA, and its derivatives of every order. */
+/* A formula's programs by primitives: this defines FORMULA and gives its derivatives of every order. */
 #include "kernels/formula/formula.h"
 
 #include <math.h>
@@ -99,8 +99,8 @@ static struct pk_val instruction(const struct scene *s, enum pk_formula_op op, i
                          pk_eq(g, b, zero));
     default:
         return pk_graph_fail(g, PD_ERR_UNSUPPORTED,
-                             "a formula with floor() has a kernel, but no definition by "
-                             "primitives: no second derivative");
+                             "a formula with floor() has no second derivative: it is not available "
+                             "as primitives");
     }
 }
 
@@ -127,7 +127,7 @@ static struct pk_val shown(const struct scene *s, struct pk_val see, struct pk_v
     return see.id ? pk_select(s->g, see, x, other) : x;
 }
 
-/* Row functions of their arguments into the leaves. */
+/* Computes the row functions of arguments x[k] and stores them in the leaves. */
 static void gather(struct scene *s, const struct pk_formula_plan *p, struct pk_val see,
                    const struct pk_val *x, struct pk_shape shape)
 {
@@ -141,7 +141,7 @@ static void gather(struct scene *s, const struct pk_formula_plan *p, struct pk_v
     }
 }
 
-/* Positions: i of a query, how many keys it sees. */
+/* Leaves i, j and ni: positions of query and key, and the number of keys that the query sees. */
 static void positions(struct scene *s, const struct pk_attention_spec *spec, struct pk_val see,
                       struct pk_shape shape)
 {
@@ -207,7 +207,8 @@ struct pk_val pk_formula_weights(struct pk_graph *g, const struct pk_attention_s
     for (int k = 0; k < p->params; k++)
         s.leaf[PK_LEAF_PARAM + k] =
             pk_reshape(g, pk_slice(g, spec->scalars, 0, k, 1), PK_SHAPE(1, shape.dim[1], 1, 1));
-    /* A hidden logit takes the row's largest visible one: what is finite there is finite. */
+    /* Hidden logits are replaced by the row's largest visible one, so that they make no NaN or infinity that the
+     * visible ones do not make. */
     none = pk_maximum(g, shown(&s, see, logits, number(&s, LOW)), 1u << 3, true);
     none = pk_select(g, pk_eq(g, none, number(&s, LOW)), number(&s, 0), none);
     s.leaf[PK_LEAF_S] = shown(&s, see, logits, none);

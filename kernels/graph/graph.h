@@ -2,9 +2,9 @@
  *
  * A model is plain code that calls the builder; values are small handles. The first error
  * sticks to the graph (later calls return the null value and do nothing), so a model is checked
- * once, with pk_graph_check. Nothing that changes from step to step is in a node: learning rates,
- * positions, lengths and sizes of the last batch are inputs. A graph and what is made of it belong
- * to one thread at a time. */
+ * once, with pk_graph_check. Values that change from step to step (learning rates, positions, lengths,
+ * the size of the last batch) are inputs, never attributes of nodes. A graph and its execs belong to
+ * one thread at a time. The formulas of attention and norms: kernels/ATTENTION.md. */
 #pragma once
 
 #include "kernels/backend/backend.h"
@@ -19,7 +19,7 @@ struct pk_val {
 };
 #define PK_NONE ((struct pk_val){0})
 
-/* What a leaf's or buffer's bytes are counted as in the memory plan. */
+/* Categories of bytes in the memory plan. */
 enum pk_category {
     PK_CAT_WEIGHTS,
     PK_CAT_MASTER,
@@ -44,16 +44,16 @@ struct pk_graph *pk_graph_free(struct pk_graph *g);
 /* The first error since pk_graph_new, with the name of the op and the shapes involved. */
 PD_NODISCARD enum pd_err pk_graph_check(const struct pk_graph *g, struct pd_why *why);
 
-/* How a plan computes what the graph says in f32. MIXED: activations, their gradients and working copies of
- * weights are bf16; leaves, statistics, losses, gradients of parameters and what the caller reads (pk_output)
- * stay f32 (op.h). Full precision unless it is said; a graph of f64 has no other. */
+/* How a plan computes a graph of f32. MIXED: activations, their gradients and working copies of weights are bf16;
+ * leaves, statistics, losses, gradients of parameters and outputs (pk_output) stay f32 (op.h). The default is
+ * FULL; a graph that contains f64 allows no other. */
 enum pk_precision { PK_PRECISION_FULL, PK_PRECISION_MIXED };
 void pk_graph_precision(struct pk_graph *g, enum pk_precision precision);
 
-/* Nodes emitted while it is on are never narrowed: in a plan of mixed precision they read and write what they
- * would in full precision, and so do the derivatives emitted of them, now or later. For coordinates (bf16
- * loses whole pixels beyond 256), residuals of equations, pseudo-inverses. A leaf that they read comes whole,
- * whoever else reads it; what a node outside has made may have been rounded by it to bf16. Off at first. */
+/* Nodes emitted while it is on are never narrowed: in mixed precision they and their derivatives, also those
+ * emitted later, keep the types of full precision. For coordinates (bf16 loses whole pixels beyond 256),
+ * residuals of equations, pseudo-inverses. Leaves are read in f32; an input computed by a node outside may have
+ * been rounded to bf16. Off by default. */
 void pk_graph_exact(struct pk_graph *g, bool exact);
 
 /* Prefix for error messages, such as "blocks.3.attn"; the text is copied. */
@@ -65,16 +65,15 @@ struct pk_val pk_state(struct pk_graph *g, const char *name, enum pk_dtype dtype
                        enum pk_category category);
 
 /* A table that never changes: an index, a mask, frequencies. `bytes` (dense, in row-major order) are copied;
- * an equal one (dtype, shape and bytes) is the same value. No caller binds it and nothing may write it: it is
- * no leaf for pk_graph_leaf, pk_exec_bind and checkpoints. Each exec uploads the constants it uses when it is
- * made, counts them in PK_CAT_INPUTS, and frees them with itself. In mixed precision it is no batch. */
+ * an equal constant (dtype, shape and bytes) is the same value. It cannot be bound or written, and is no leaf for
+ * pk_graph_leaf, pk_exec_bind and checkpoints. Each exec uploads the constants it uses when it is created,
+ * counts them in PK_CAT_INPUTS, and frees them. Mixed precision does not treat it as part of the batch. */
 struct pk_val pk_const(struct pk_graph *g, enum pk_dtype dtype, struct pk_shape shape, const void *bytes);
 
-/* `copy`, a STATE of bf16 beside a parameter of f32 of its shape, is where a plan of mixed precision keeps
- * the parameter rounded: products read it instead of rounding anew in every run, and whoever updates the
- * parameter in the graph (pk_adamw, pk_msgdw) updates it as well. Whoever writes the parameter from outside
- * fills it, rounding to nearest even; several graphs may share it. Nothing comes of it in a plan of full
- * precision, and where the graph writes the parameter in another way. */
+/* Declares `copy`, a STATE of bf16, as the rounded copy of `param` (f32, same shape) in mixed precision: matmuls
+ * read it instead of rounding in every run, and pk_adamw and pk_msgdw update it with the parameter. A caller that
+ * writes the parameter from outside fills the copy too, rounding to nearest even; several graphs may share it. No
+ * effect in full precision, and where the graph writes the parameter by another op. */
 void pk_working_copy(struct pk_graph *g, struct pk_val param, struct pk_val copy);
 
 struct pk_shape pk_shape_of(const struct pk_graph *g, struct pk_val v);
@@ -92,8 +91,8 @@ struct pk_val pk_fill(struct pk_graph *g, enum pk_dtype dtype, struct pk_shape s
 struct pk_val pk_concat(struct pk_graph *g, int32_t axis, const struct pk_val *x, size_t count);
 struct pk_val pk_gather(struct pk_graph *g, struct pk_val table, struct pk_val index);
 struct pk_val pk_one_hot(struct pk_graph *g, struct pk_val index, int64_t classes, enum pk_dtype dtype);
-/* How often each of 0 .. rows - 1 stands in an index (I32, any shape), as numbers of `dtype` (rows). f32 counts
- * up to 2^24. Another index is an error of the run. */
+/* How often each of 0 .. rows - 1 occurs in `index` (I32, any shape), as numbers of `dtype` (rows). f32 counts
+ * up to 2^24. An index out of range is an error of the run. */
 struct pk_val pk_count(struct pk_graph *g, struct pk_val index, int64_t rows, enum pk_dtype dtype);
 
 /* Elementwise; operands broadcast. Chains are fused into one EXPR node at plan time. */
@@ -114,32 +113,33 @@ struct pk_val pk_relu(struct pk_graph *g, struct pk_val x);
 
 struct pk_val pk_sum(struct pk_graph *g, struct pk_val x, uint32_t axes, bool keep); /* axes: bit mask */
 struct pk_val pk_mean(struct pk_graph *g, struct pk_val x, uint32_t axes, bool keep);
-/* No gradient flows through it: for uses in which it cancels, as in softmax. */
+/* Its gradient is 0: for uses in which it cancels, as in softmax. */
 struct pk_val pk_maximum(struct pk_graph *g, struct pk_val x, uint32_t axes, bool keep);
-/* The same with a gradient: to the first of the largest in row-major order of the reduced axes. At most 2^24
- * elements each, when differentiated. */
+/* The same with a gradient, which goes to the first maximum in row-major order of the reduced axes. If
+ * differentiated, it may reduce at most 2^24 elements each. */
 struct pk_val pk_maximum_flow(struct pk_graph *g, struct pk_val x, uint32_t axes, bool keep);
+/* Sum of the squares of all elements of all `count` tensors: (1). */
 struct pk_val pk_sumsq(struct pk_graph *g, const struct pk_val *x, size_t count);
+/* a (.., M, K), b (.., K, N) -> (.., M, N); leading axes broadcast. */
 struct pk_val pk_matmul(struct pk_graph *g, struct pk_val a, struct pk_val b);
 
-/* act(x w + bias): x (.., K). w (K, N), or (N, K) with w_transposed (timm, nn.Linear). bias PK_NONE = none.
- */
+/* x w + bias: x (.., K). w (K, N), or (N, K) with w_transposed (timm, nn.Linear). bias (N); PK_NONE = none. */
 struct pk_val pk_linear(struct pk_graph *g, struct pk_val x, struct pk_val w, bool w_transposed,
                         struct pk_val bias);
 
 /* Convolution of images (B, H, W, Ci) with w (kh, kw, Ci, Co): -> (B, Ho, Wo, Co), op.h. */
 struct pk_val pk_conv2d(struct pk_graph *g, struct pk_val x, struct pk_val w, int32_t stride, int32_t pad);
-/* Each channel of x (B, H, W, C) by its own kernel, w (kh, kw, C), kh and kw odd; the grid stays. */
+/* Each channel of x (B, H, W, C) by its own kernel, w (kh, kw, C), kh and kw odd -> (B, H, W, C), zero-padded. */
 struct pk_val pk_dwconv2d(struct pk_graph *g, struct pk_val x, struct pk_val w);
 
 /* Inverted dropout by the counter-based generator: rng I32 (3) is a graph input {seed low, seed high, step};
  * step is that of the optimiser, or of the micro-batch where several make a step. The same rng gives the same
- * mask in forward and backward, after resuming and for any number of threads. Every place in a network needs
- * a stream of its own (below 2^31). rng may be I32 (4): {.., share}, where x is one of equal shares of a
- * batch and the mask is to be that of the whole (op.h). rng PK_NONE (evaluation) or rate 0: x itself. */
+ * mask in forward and backward, after resuming and for any number of threads. Each call in a network needs a
+ * different `stream` (below 2^31). rng may be I32 (4): {.., share}, where x is one of equal shares of a batch
+ * and the mask is that of the whole batch (ops.def). rng PK_NONE (evaluation) or rate 0: x itself. */
 struct pk_val pk_dropout(struct pk_graph *g, struct pk_val x, struct pk_val rng, double rate,
                          uint32_t stream);
-/* Stochastic depth: the same with one draw for each index of the first axis. */
+/* Stochastic depth: the same with one draw per index of the first axis. */
 struct pk_val pk_drop_path(struct pk_graph *g, struct pk_val x, struct pk_val rng, double rate,
                            uint32_t stream);
 
@@ -148,9 +148,10 @@ struct pk_norm_spec {
     enum pk_eps_mode eps_mode;
     double eps;
 };
-/* beta PK_NONE = none. */
+/* Norm over the last axis of x (.., D); gamma (D), beta (D) or PK_NONE. Formulas: kernels/ATTENTION.md 10. */
 struct pk_val pk_norm(struct pk_graph *g, struct pk_val x, struct pk_val gamma, struct pk_val beta,
                       struct pk_norm_spec spec);
+/* Softmax over the last axis. */
 struct pk_val pk_softmax(struct pk_graph *g, struct pk_val x);
 
 struct pk_loss {
@@ -158,31 +159,32 @@ struct pk_loss {
     struct pk_val count;    /* (1) */
     struct pk_val correct;  /* (1) */
 };
+/* logits (M, C), target I32 (M); targets equal to `ignore` are skipped. Formula: CROSS_ENTROPY in ops.def. */
 struct pk_loss pk_cross_entropy(struct pk_graph *g, struct pk_val logits, struct pk_val target,
                                 double smoothing, int32_t ignore);
 
-/* An activation that is a formula (kernels/formula/formula.h): its plan, copied by what is built, and its numbers. */
+/* An activation that is a formula (kernels/formula/formula.h): its plan, copied into the graph, and its numbers. */
 struct pk_formula_use {
-    const struct pk_formula_plan *plan; /* NULL: none, and phi counts */
+    const struct pk_formula_plan *plan; /* NULL: no formula; the spec's phi is used */
     double n;                           /* N of the scale */
-    double layer, layers;               /* from 0, and how many there are */
-    double width;                       /* of a head, for A of logits alone; else that of q */
-    double first_head, heads;           /* by primitives, of a part of the heads; 0, 0: of all */
+    double layer, layers;               /* index from 0, and number */
+    double width;                       /* d, for pk_attention_weights; elsewhere it is that of q */
+    double first_head, heads;           /* for a part of the heads by primitives; 0, 0: all heads */
 };
 
 struct pk_attention_spec {
     struct pk_formula_use
-        formula;           /* with a plan: phi, degree, scale, bias, row_power and form do not count */
+        formula;           /* with a plan: phi, degree, scale, bias, row_power and form are ignored */
     struct pk_val scalars; /* its learned scalars (P, H), in the order of their names' leaves, or PK_NONE */
     enum pk_phi phi;
     int32_t degree;
     double tau;   /* 0 = 1/sqrt(d) */
     double scale; /* constant factor; 1 with a learned scale */
-    double bias;
+    double bias;  /* added to every logit */
     bool causal;
-    double row_power; /* causal row i is divided by its length i + 1 to this power; 0 = not */
+    double row_power; /* causal row i is divided by (i + 1)^row_power; 0 = no division */
     enum pk_form form;
-    double dropout; /* on A; nothing without rng */
+    double dropout; /* rate on A; ignored without rng */
     uint32_t stream;
     struct pk_val scale_value; /* learned c (1) or (H), or PK_NONE */
     struct pk_val bias_value;  /* relative position bias (H, Nq, Nk), or PK_NONE; see pk_bias_of_table */
@@ -199,27 +201,27 @@ struct pk_val pk_attention(struct pk_graph *g, struct pk_val q, struct pk_val k,
 struct pk_val pk_attention_decomposed(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
                                       struct pk_attention_spec spec, struct pk_val *ret_weights);
 
-/* A alone, of logits (B, H, Nq, Nk) that the caller has made, for attention whose logits are no q k': of `spec` phi,
- * degree, bias, scale and scale_value. Few of them: A is written. */
+/* A from logits (B, H, Nq, Nk), for attention whose logits are not q k^T; reads phi, degree, bias, scale and
+ * scale_value of `spec`. A is stored in memory. */
 struct pk_val pk_attention_weights(struct pk_graph *g, struct pk_val logits, struct pk_attention_spec spec);
-/* The matrices between q, k and y, each (B, H, Nq, Nk). Dropout is not looked at. */
+/* The matrices between q, k and y, each (B, H, Nq, Nk), without dropout. */
 struct pk_attention_matrices {
     struct pk_val logits;  /* S = tau q k^T + bias, hidden keys included */
-    struct pk_val visible; /* 1 where a query sees a key, else 0; broadcasts. PK_NONE: all is seen */
+    struct pk_val visible; /* 1 where a query sees a key, else 0; broadcasts. PK_NONE: all are visible */
     struct pk_val weights; /* A = phi(S), 0 where hidden */
 };
-/* By primitives, for diagnostics; all PK_NONE where the inputs do not fit (the error sticks to the graph). */
+/* By primitives, for diagnostics; all PK_NONE if the inputs do not fit (the graph keeps the error). */
 struct pk_attention_matrices pk_attention_matrices(struct pk_graph *g, struct pk_val q, struct pk_val k,
                                                    struct pk_attention_spec spec);
-/* Softmax of logits over the visible keys (`visible` as above); a row that sees nothing is 0. */
+/* Softmax of logits over the visible keys (`visible` as above); a row without visible keys is 0. */
 struct pk_val pk_softmax_visible(struct pk_graph *g, struct pk_val logits, struct pk_val visible);
 
-/* How q, k, v, scale_value (of a formula: scalars) and bias_value change; PK_NONE = not. */
+/* Tangents of q, k, v, scale_value (of a formula: scalars) and bias_value; PK_NONE = zero. */
 struct pk_attention_tangent {
     struct pk_val q, k, v, scale, bias;
 };
-/* Forward mode: how pk_attention's y changes, to first order. -> (B, Nq, H, d). Of any activation; one kernel
- * for x^p without dropout, whose derivative has kernels too, primitives for the others. */
+/* Forward mode: the tangent of pk_attention's y -> (B, Nq, H, d), for any activation: one kernel for x^p without
+ * dropout, whose derivative has kernels too; primitives otherwise. Formula: kernels/ATTENTION.md 5. */
 struct pk_val pk_attention_jvp(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
                                struct pk_attention_spec spec, struct pk_attention_tangent tangent);
 
@@ -228,38 +230,39 @@ struct pk_val pk_qk_norm(struct pk_graph *g, struct pk_val x, struct pk_val gain
                          double eps);
 /* Part 0, 1 or 2 of packed qkv (B, N, 3, H, d) as (B, H, N, d): a view. */
 struct pk_val pk_attention_part(struct pk_graph *g, struct pk_val qkv, int64_t which);
-/* Relative position bias (H, Nq, Nk) from a table (T, H) and the place of each pair, I32 (Nq, Nk). The
- * table's gradient is added up in the order of pairs. */
+/* Relative position bias (H, Nq, Nk) from a table (T, H) and the table row of each pair, I32 (Nq, Nk). The
+ * table's gradient is summed in the order of pairs. */
 struct pk_val pk_bias_of_table(struct pk_graph *g, struct pk_val table, struct pk_val index);
 /* SimA: x (B, H, N, d) with each column divided by the sum of its absolute values over the N tokens.
- * Attention of two such, degree 1, tau 1, scale 1, is l1-normalised linear attention. Not for causal
- * attention: a column's sum looks at every token. */
+ * Attention with such q and k, degree 1, tau 1, scale 1 is l1-normalised linear attention. Not for causal
+ * attention: each sum runs over all tokens. */
 struct pk_val pk_l1_norm_tokens(struct pk_graph *g, struct pk_val x);
 
 struct pk_attention_stats {
     struct pk_val fro, jac_fro, jac_q_fro, logit_std, logit_max; /* each (B, H) */
-    struct pk_val broken; /* of a formula: entries of A or of its slope that are not finite; else PK_NONE */
+    struct pk_val broken; /* of a formula: number of non-finite entries of A or dA/dS; else PK_NONE */
 };
 /* x (B, Nq, D): the rows that W_Q multiplied. qkv packed, or q, k separate with v ignored. */
 struct pk_attention_stats pk_attention_stats_packed(struct pk_graph *g, struct pk_val qkv, struct pk_val x,
                                                     struct pk_attention_spec spec);
 struct pk_attention_stats pk_attention_stats(struct pk_graph *g, struct pk_val q, struct pk_val k,
                                              struct pk_val x, struct pk_attention_spec spec);
-/* The same of a part of the matrix, by primitives: without the first `skip` rows and columns of A, S and dA/dS.
- * A is still that of all keys, and dA/dW_Q goes through the logits of all keys. q, k (B, H, N, d). A scale
+/* The same for a part of the matrix, by primitives: without the first `skip` rows and columns of A, S and dA/dS.
+ * A is still computed over all keys, and dA/dW_Q through the logits of all keys. q, k (B, H, N, d). A scale
  * other than 1 together with normalised rows is an error. */
 struct pk_attention_stats pk_attention_stats_part(struct pk_graph *g, struct pk_val q, struct pk_val k,
                                                   struct pk_val x, struct pk_attention_spec spec,
                                                   int64_t skip);
 /* Decoding with a state of constant size instead of a cache of keys and values; x and x^2 only. q, k, v (B,
  * H, n, d) are the new tokens, state a STATE (B, H, pk_attention_features(degree, d), d) of their dtype,
- * changed in place. position I32 (1) or (B) is that of the first new token (0 begins anew, whatever the state
- * holds); spec.length = position + how many of the n count, so that a slot without work gives length =
- * position. Equal to attention over the whole sequence but for rounding; n may be a whole prompt or 1. -> y
- * (B, n, H, d). Of spec: phi, degree, tau, scale, scale_value, row_power, length; bias, mask and dropout are
- * refused. */
+ * changed in place. position I32 (1) or (B) is that of the first new token (0 clears the state first);
+ * spec.length = position + the number of valid tokens among the n, so an idle slot has length = position. Equal
+ * to attention over the whole sequence up to rounding; n may be a whole prompt or 1. -> y (B, n, H, d). Reads
+ * phi, degree, tau, scale, scale_value, row_power and length of spec; bias, mask and dropout are refused.
+ * Formula: kernels/ENGINE.md 9. */
 struct pk_val pk_attention_state(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
                                  struct pk_val state, struct pk_val position, struct pk_attention_spec spec);
+/* Writes fresh (B, H, n, d) into the STATE cache (B, H, T, d) at position I32 (1) or (B); returns the cache. */
 struct pk_val pk_cache_append(struct pk_graph *g, struct pk_val cache, struct pk_val fresh,
                               struct pk_val position);
 
@@ -273,30 +276,29 @@ struct pk_optim_spec {
     double ema;            /* decay of the average; in (0, 1) if there is one */
     struct pk_val average; /* a state of the parameter's shape, or PK_NONE */
 };
-/* In place on parameter and states; hyper (4) and gate (2) as in op.h. */
+/* In place on parameter and states; hyper (4), gate (2) and formulas as in ops.def. */
 void pk_adamw(struct pk_graph *g, struct pk_val p, struct pk_val grad, struct pk_val m, struct pk_val v,
               struct pk_val hyper, struct pk_val gate, struct pk_optim_spec spec);
 void pk_msgdw(struct pk_graph *g, struct pk_val p, struct pk_val grad, struct pk_val m, struct pk_val hyper,
               struct pk_val gate, struct pk_optim_spec spec);
 /* sum (a state) <- x if first (1) is not 0, else sum + x. */
 void pk_accumulate(struct pk_graph *g, struct pk_val sum, struct pk_val x, struct pk_val first);
-/* s, a parameter or state, becomes keep s + (1 - keep) x where gate (1) is not 0; with keep 0 it becomes x. */
-void pk_blend(struct pk_graph *g, struct pk_val s, struct pk_val x, struct pk_val gate, double keep);
+/* s (a parameter or state) <- decay s + (1 - decay) x if gate (1) is not 0; with decay 0, s <- x. */
+void pk_blend(struct pk_graph *g, struct pk_val s, struct pk_val x, struct pk_val gate, double decay);
 
 /* ---- differentiating ---- */
 
 /* Reverse mode: emits nodes for d(sum(seed * y))/d(wrt[i]) into ret_grads[i]. seed PK_NONE = ones. Only
- * values on a path to a requested wrt are visited; an unreached one gets a zero fill. Rules emit only
- * graph nodes, so it may be applied to its own output. */
+ * values on a path to a requested wrt are visited; a wrt that y does not depend on gets zeros. Rules emit only
+ * graph nodes, so pk_grad may be applied to its own output. */
 void pk_grad(struct pk_graph *g, struct pk_val y, struct pk_val seed, const struct pk_val *wrt, size_t count,
              struct pk_val *ret_grads);
 
-/* Forward mode: ret_dy[i] is how y[i] changes, to first order, where every x[k] changes by dx[k] (of its
- * shape and dtype; PK_NONE: not at all); zeros where nothing reaches it. Made of the reverse mode: the
- * gradient is linear in what flows into y, so its derivative by that, along dx, is the tangent. Every op
- * between x and y needs a derivative of its derivative; an error names one that has none, and whether a decomposed
- * graph has it. No leaf is added, and dead-code elimination takes what the tangent does not need - except the
- * sums over ranks of the backward part, for collectives are never eliminated. */
+/* Forward mode: ret_dy[i] is the tangent of y[i] for tangents dx[k] of x[k] (same shape and dtype; PK_NONE: zero);
+ * zeros if y[i] depends on no x. Built from reverse mode: the gradient is linear in the seed, so its derivative with
+ * respect to the seed, along dx, is the tangent. Every op between x and y needs a second derivative; the error names
+ * an op without one and reports whether a decomposed graph has it. No leaf is added. Dead-code elimination removes
+ * the rest of the backward part, except its sums over ranks: collectives are never eliminated. */
 void pk_jvp(struct pk_graph *g, const struct pk_val *y, size_t n_y, const struct pk_val *x,
             const struct pk_val *dx, size_t n_x, struct pk_val *ret_dy);
 
@@ -304,19 +306,19 @@ void pk_jvp(struct pk_graph *g, const struct pk_val *y, size_t n_y, const struct
 
 /* The sum of x over the ranks of the run: on all of them (root -1), or on one.
  *
- * Gradient, of root -1 alone: the sum over ranks of what flows in. That is right where each rank
- * differentiates its own share of the loss, and the shares of all add up to it: then a statistic of the whole
- * batch may stand inside the network, and gradients of parameters, which are summed over ranks afterwards
- * (pk_all_reduce_buckets), are those of the loss. Who differentiates the summed loss itself gets every
- * gradient once for each rank: losses are summed for the report, and the share is differentiated. */
+ * Gradient (root -1 only): the sum of the upstream gradient over ranks. This is correct if each rank
+ * differentiates its own share of the loss, the shares adding up to the loss: then the network may contain
+ * statistics of the whole batch, and gradients of parameters, summed over ranks afterwards
+ * (pk_all_reduce_buckets), are those of the loss. Differentiating the summed loss itself would give every gradient
+ * times the number of ranks: sum losses for reports only, and differentiate the share. */
 struct pk_val pk_all_reduce(struct pk_graph *g, struct pk_val x, int32_t root);
 /* A PARAM or STATE takes the value that it has on rank `root`. */
 void pk_broadcast_ranks(struct pk_graph *g, struct pk_val leaf, int32_t root);
 /* Sums `count` values of one dtype over ranks, in few large pieces: values are laid one after another (each
  * on a boundary of 256 bytes) into buckets of about `bucket_bytes`, in the order in which they become known,
- * so that the first bucket can travel while the rest is computed. owner (may be NULL): value i is wanted on
- * rank owner[i] alone, and undefined elsewhere; a bucket then holds values of one owner. ret_sum[i] has the
- * shape of value[i]; it may be `value` itself. */
+ * so that the first bucket is sent while the rest is computed. owner (may be NULL): sum i is defined on rank
+ * owner[i] only; a bucket then holds values of one owner. ret_sum[i] has the shape of value[i]; ret_sum may be
+ * `value` itself. */
 void pk_all_reduce_buckets(struct pk_graph *g, const struct pk_val *value, const int32_t *owner, size_t count,
                            size_t bucket_bytes, struct pk_val *ret_sum);
 #define PK_BUCKET_BYTES ((size_t)25 << 20)
@@ -339,17 +341,16 @@ struct pk_exec; /* a planned graph bound to a back end */
 
 /* Runs the passes (dead code, common subexpressions, constant folding, fusion), schedules, plans the
  * arena. The exec keeps nothing of `g`. backend NULL makes a forecast of bytes by the rules of `api`; it
- * cannot run. api NULL: the same without scratch, and nobody is asked what can run. Values may be computed
- * more than once where that lowers the peak. */
+ * cannot run. api NULL: the same without scratch and without the check that every call is supported. Values may
+ * be computed more than once where that lowers the peak. PD_ERR_UNSUPPORTED: the back end cannot run a call. */
 PD_NODISCARD enum pd_err pk_exec_new(struct pk_graph *g, const struct pk_backend_api *api,
                                      struct pk_backend *backend, struct pk_exec **ret, struct pd_why *why);
 struct pk_exec *pk_exec_free(struct pk_exec *e);
 
-/* Memory for gradients, activations and workspace of several plans of one back end that never run at once: as
- * large as the largest of them wants, also in forecasts. A run overwrites what the others have computed, and
- * so does a further plan that makes it grow: their outputs can be read until then. It belongs to one thread at
- * a time, as do its plans, and lives until its maker and all of them have freed it. pk_arena_new: NULL without
- * memory. */
+/* Memory for gradients, activations and workspace, shared by several plans of one back end that never run at the
+ * same time: as large as the largest of them needs, also in forecasts. Outputs of a plan are readable until
+ * another plan runs or makes the arena grow. Arena and plans belong to one thread at a time. The arena lives until
+ * the caller and all its plans have freed it. pk_arena_new: NULL if out of memory. */
 struct pk_arena;
 struct pk_arena *pk_arena_new(void);
 struct pk_arena *pk_arena_free(struct pk_arena *a);
@@ -361,8 +362,7 @@ PD_NODISCARD enum pd_err pk_exec_new_in(struct pk_graph *g, const struct pk_back
 
 void pk_exec_report(const struct pk_exec *e, struct pk_plan_report *ret);
 
-/* A leaf of the graph that its caller binds (inputs, parameters, states; not constants), by its name: its
- * bytes and view, for binding and for checkpoints. */
+/* A leaf that the caller binds (input, parameter or state, not constant), for binding and for checkpoints. */
 struct pk_leaf {
     const char *name; /* borrowed from the graph */
     enum pk_op kind;  /* INPUT, PARAM or STATE */
@@ -379,10 +379,10 @@ struct pk_leaf pk_graph_leaf(const struct pk_graph *g, size_t i);
 PD_NODISCARD enum pd_err pk_exec_bind(struct pk_exec *e, const char *name, void *memory, struct pd_why *why);
 
 /* One run of the whole graph. Every leaf that is used must be bound. On a back end with capture the first run
- * goes call by call, the second is recorded, and from then on the recording is started as one thing, until
- * another memory is bound. A run whose recording fails goes on call by call, with the same results: the back end
- * says so in its log, once, and pk_exec_runs counts it. With several ranks it is an error instead, because the
- * others may replay; collectives that cannot be recorded at all are run call by call on every rank. */
+ * goes call by call, the second is recorded, and later runs replay the recording, until other memory is bound.
+ * If recording fails, the exec runs call by call from then on, with the same results: the back end logs it once,
+ * and pk_exec_runs counts it. With several ranks a failed recording is an error, because the other ranks may
+ * replay; collectives that cannot be recorded at all run call by call on every rank. */
 PD_NODISCARD enum pd_err pk_exec_run(struct pk_exec *e, struct pd_why *why);
 
 /* How runs went since pk_exec_new. eager: call by call (the first after each binding; all while tracing or
@@ -400,17 +400,17 @@ PD_NODISCARD enum pd_err pk_exec_read(struct pk_exec *e, const char *output, voi
  * and where pk_exec_read fails. */
 const void *pk_exec_output(struct pk_exec *e, const char *output, struct pk_shape *ret_shape);
 
-/* Shows every kernel of the plan in its order; pointers to data are not to be looked at. backward: belongs to
- * a derivative. scope is borrowed until the callback returns. */
+/* Calls `fn` for every kernel of the plan, in order; it must not read data pointers. backward: the kernel
+ * belongs to a derivative. scope is borrowed until the callback returns. */
 void pk_exec_each(const struct pk_exec *e,
                   void (*fn)(void *user, const char *scope, bool backward, const struct pk_call *call),
                   void *user);
 
-/* Debugging: after every node, calls back with its name and outputs, which the host may read: copies where
- * the back end's memory is not the host's, good until the callback returns. NULL stops. */
+/* Debugging: calls `fn` after every node with its name and outputs in host memory (copies, if the back end's memory
+ * is not the host's), valid until the callback returns. NULL stops. */
 void pk_exec_trace(struct pk_exec *e,
                    void (*fn)(void *user, const char *node, const struct pk_view *out, int n), void *user);
 
 /* Debugging: every run begins with an arena of NaN, and a buffer is overwritten with NaN as soon as its
- * last reader has run. A value read outside its lifetime then shows. Slow. */
+ * last reader has run, so that a read outside its lifetime gives NaN. Slow. */
 void pk_exec_poison(struct pk_exec *e, bool on);

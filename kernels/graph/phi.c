@@ -24,7 +24,7 @@ enum pk_phi pk_phi_find(const char *name)
     return (enum pk_phi)phi;
 }
 
-/* ---- f of a row, in postfix: a word is its operands, then its instruction ---- */
+/* ---- f of a row as a postfix program: each macro emits its operands, then its instruction ---- */
 
 static void put(struct pk_expr *p, enum pk_ex op, int32_t arg, double imm)
 {

@@ -1,25 +1,26 @@
-/* kernels/graph/phi.h: the activations of attention, one row each. A new one is a row here and a word of the
- * job table (JOB_ACTIVATIONS in daemon/job/job.h). Kernels ask for a row's kind, never for its name. */
+/* kernels/graph/phi.h: the activations of attention, one row each (formulas with their sources: kernels/ATTENTION.md
+ * 1). A new one is a row here and a word of the job table (JOB_ACTIVATIONS in daemon/job/job.h). Kernels branch on a
+ * row's kind, never on its name. */
 #pragma once
 
 #include <stdbool.h>
 
 /* clang-format off */
-/* How the rows of A come about:
+/* How a row of A is computed:
  *
  *   ALONE        A = f(S), entry by entry
- *   HOMOGENEOUS  the same, and f(t S) = t f(S) for t > 0: a factor on logits may as well be one on A
- *   POWER        A = S^p: has a degree, second-order kernels, a linear order, a state of constant size; kernels write
- *                out small degrees, and leave the p of f' to the factor of the head
+ *   HOMOGENEOUS  the same, and f(t S) = t f(S) for t > 0: a factor on the logits may be moved to A
+ *   POWER        A = S^p: has a degree, second-order kernels, a linear form and a state of constant size; kernels
+ *                unroll small degrees and fold the p of f' into the factor of the head
  *   SUMMED       A = f(S) / the sum of f over the row
- *   EXPONENTIAL  the same of f = e^S, after the largest logit of the row has been taken out */
+ *   EXPONENTIAL  the same with f = e^S, after the largest logit of the row is subtracted */
 enum pk_phi_kind { PK_KIND_ALONE, PK_KIND_HOMOGENEOUS, PK_KIND_POWER, PK_KIND_SUMMED, PK_KIND_EXPONENTIAL };
 
-/* A row: constant, name (as in documents and checkpoints), kind, f(S), f'(S) D. The words, which each arithmetic
- * defines once (phi.c: graphs; cpu/attention_phi.h: vectors; cuda/attention/phi.cuh and hopper_phi.cuh: registers;
+/* A row: constant, name (as in documents and checkpoints), kind, f(S), f'(S) D. Its macros are defined once per
+ * arithmetic (phi.c: graphs; cpu/attention_phi.h: vectors; cuda/attention/phi.cuh and hopper_phi.cuh: registers;
  * the two files of statistics: doubles):
  *
- *   S, V, D             the logit; f(S), where f' stands; what f' is multiplied by, likewise
+ *   S, V, D             the logit; in the column of f' also f(S), and the factor that f' is multiplied by
  *   NUM(x)              a constant
  *   ADD SUB MUL DIV     (a, b)
  *   ABS EXP TANH SIN COS SIGMOID   (a)
@@ -47,7 +48,7 @@ enum pk_phi_kind { PK_KIND_ALONE, PK_KIND_HOMOGENEOUS, PK_KIND_POWER, PK_KIND_SU
 enum pk_phi { PK_EACH_PHI(PK_NAME_PHI) PK_PHIS };
 #undef PK_NAME_PHI
 
-/* Here, because back ends take no symbols from the program. An activation that there is not: ALONE. */
+/* Inline, because back ends take no symbols from the program. ALONE for a number outside the enum. */
 static inline enum pk_phi_kind pk_phi_kind_of(enum pk_phi phi)
 {
 #define PK_KIND_OF_PHI(constant, name, kind, f, df)                                                          \
@@ -66,17 +67,17 @@ static inline bool pk_phi_normalised(enum pk_phi phi)
 {
     return pk_phi_kind_of(phi) >= PK_KIND_SUMMED;
 }
-/* Whether the largest logit of a row is taken out first; what is kept of the row is the log of its sum. */
+/* Whether the largest logit of a row is subtracted first; the statistic saved per row is then the log of its sum. */
 static inline bool pk_phi_shifted(enum pk_phi phi)
 {
     return pk_phi_kind_of(phi) == PK_KIND_EXPONENTIAL;
 }
-/* Whether it is x^p, of a degree. */
+/* Whether it is x^p and has a degree. */
 static inline bool pk_phi_power(enum pk_phi phi)
 {
     return pk_phi_kind_of(phi) == PK_KIND_POWER;
 }
 
-/* phi.c: as in documents and checkpoints. Unknown: NULL; PK_PHIS. */
+/* phi.c: the names in documents and checkpoints. For an unknown number NULL, for an unknown name PK_PHIS. */
 const char *pk_phi_name(enum pk_phi phi);
 enum pk_phi pk_phi_find(const char *name);

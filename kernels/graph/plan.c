@@ -1,8 +1,8 @@
 /* Scheduling and memory planning.
  *
- * Several schedules are tried - the order of building; the same, but whatever frees memory goes first; and
- * greedy by memory - and the one whose live bytes peak lowest wins. Then buffers, largest first, take the
- * tightest gap left by those they live together with. */
+ * Several schedules are tried - the order of building; the same, but kernels that free memory go first; and
+ * greedy by memory - and the one with the lowest peak of live bytes is taken. Then buffers are placed, largest
+ * first, each in the tightest gap between those with an overlapping lifetime. */
 #include "kernels/graph/plan.h"
 
 #include <assert.h>
@@ -16,8 +16,8 @@ bool pk_is_kernel(const struct pk_node *n)
     return !n->dead && !rule->leaf && !rule->view;
 }
 
-/* Dense, the whole of its memory, and nothing but this input looks at that memory during the call
- * unless in the very same way. */
+/* Whether input k is dense, covers all of its root's memory, and no other input of the node reads that memory, except
+ * an elementwise operand of the same layout. */
 static bool sole(const struct pk_graph *g, const struct pk_node *n, int32_t k, const struct pk_value *like)
 {
     const struct pk_value *v = &g->value[n->in[k]];
@@ -37,7 +37,7 @@ static bool sole(const struct pk_graph *g, const struct pk_node *n, int32_t k, c
     return true;
 }
 
-/* Whether input k is the first columns of a dense matrix like y, which nothing else of the node sees. */
+/* Whether input k is the first columns of a dense matrix like y that no other input of the node reads. */
 static bool first_columns(const struct pk_graph *g, const struct pk_node *n, int32_t k,
                           const struct pk_value *y)
 {
@@ -73,7 +73,7 @@ int32_t pk_in_place(const struct pk_graph *g, const struct pk_node *n, int32_t o
 
 /* ---- the problem, extracted from the graph ---- */
 
-struct list { /* lists of one kind, one after another: [start[i], start[i+1]) */
+struct list { /* lists stored one after another: list i is item[start[i]] .. item[start[i+1] - 1] */
     uint32_t *start;
     uint32_t *item;
 };
@@ -91,9 +91,9 @@ struct problem {
     uint32_t *kernel;   /* node ids in order of key */
     int32_t *kernel_of; /* by node */
     int32_t *piece_of;  /* by value (roots) */
-    uint32_t *def;      /* by value: the node whose run makes it valid; 0: a leaf */
+    uint32_t *def;      /* by value: the node that computes it; 0: a leaf */
     struct piece *piece;
-    struct list next;  /* kernels that wait for a kernel */
+    struct list next;  /* by kernel: kernels that must run after it */
     struct list uses;  /* pieces -> kernels that read them, distinct */
     struct list reads; /* kernels -> pieces they read, distinct */
     uint32_t *waits;   /* by kernel: how many it waits for */
@@ -199,7 +199,7 @@ static uint32_t def_of(const struct problem *p, uint32_t v)
     return rule->leaf ? 0 : (uint32_t)(n - p->g->node);
 }
 
-struct touch { /* of a leaf that is written: by whom, when it was built */
+struct touch { /* one access to a leaf that is written: by which kernel, and when that was built */
     uint32_t leaf;
     uint64_t born;
     uint32_t kernel;
@@ -217,7 +217,7 @@ static int touch_compare(const void *x, const void *y)
     return a->kernel < b->kernel ? -1 : a->kernel > b->kernel;
 }
 
-/* Readers of a version of a leaf come after its writer and before the next. */
+/* Orders readers of a version of a leaf after its writer and before the next writer. */
 static bool order_writers(struct problem *p, struct pairs *edge)
 {
     const struct pk_graph *g = p->g;
@@ -423,7 +423,7 @@ static struct ready heap_pop(struct heap *h)
     return top;
 }
 
-/* What running kernel k now would add to live bytes, in the given style. */
+/* Bytes that running kernel k next would add to the live bytes, as the style counts them. */
 static int64_t cost_of(const struct problem *p, const uint32_t *left, enum style style, uint32_t k)
 {
     const struct pk_node *n = &p->g->node[p->kernel[k]];
@@ -444,7 +444,7 @@ static int64_t cost_of(const struct problem *p, const uint32_t *left, enum style
             cost -= (int64_t)p->piece[piece].bytes;
     }
     if (style == STYLE_FREE_FIRST)
-        return cost < 0 ? -1 : 0; /* ties, and all that only allocates, in order of building */
+        return cost < 0 ? -1 : 0; /* otherwise in order of building */
     return cost;
 }
 
@@ -475,7 +475,7 @@ static bool schedule(const struct problem *p, enum style style, uint32_t *order)
         for (uint32_t i = p->reads.start[k]; i < p->reads.start[k + 1]; i++) {
             uint32_t piece = p->reads.item[i];
 
-            /* The last one left now has the power to free: it may have become cheaper. */
+            /* Only one reader is left and will free the piece, so its cost may be lower now. */
             if (--left[piece] == 1 && style != STYLE_BUILT)
                 for (uint32_t j = p->uses.start[piece]; j < p->uses.start[piece + 1]; j++) {
                     uint32_t o = p->uses.item[j];
@@ -608,7 +608,7 @@ out:
     return ok;
 }
 
-/* ---- places ---- */
+/* ---- offsets ---- */
 
 enum fit { FIT_SIZE, FIT_AREA, FIT_TIME, FIT_COUNT };
 
@@ -626,7 +626,7 @@ static int turn_compare(const void *x, const void *y)
     return a->buffer < b->buffer ? -1 : a->buffer > b->buffer;
 }
 
-/* Each in turn takes the tightest gap between those already placed that live at the same time. */
+/* Places each buffer in turn in the tightest gap between placed buffers with an overlapping lifetime. */
 static bool place(struct pk_plan *plan, enum fit fit, size_t *offset, size_t *ret_bytes)
 {
     struct turn *turn = calloc((size_t)plan->n_buffer + 1, sizeof *turn);

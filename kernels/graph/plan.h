@@ -1,11 +1,11 @@
-/* kernels/graph/plan.h: the order of the kernels and the place of every buffer in one arena. */
+/* kernels/graph/plan.h: the order of the kernels and the offset of every buffer in one arena. */
 #pragma once
 
 #include "kernels/graph/build.h"
 
 #define PK_ALIGN 256u /* bytes: every buffer begins on such a boundary */
 
-/* One piece of the arena, for as long as it is needed. Buffers that share memory in place are one. */
+/* A part of the arena and its lifetime. Values that share memory in place have one buffer. */
 struct pk_buffer {
     size_t bytes; /* multiple of PK_ALIGN */
     size_t offset;
@@ -20,12 +20,12 @@ struct pk_plan {
     uint32_t n_buffer;
     int32_t *of_value;     /* buffer of each root value; -1: a leaf, or nothing */
     int32_t *of_workspace; /* by step; -1: none */
-    size_t arena_bytes, live_bound;
-    size_t gradient_bytes, workspace_bytes, working_bytes; /* of what is live at the peak */
+    size_t arena_bytes, live_bound; /* live_bound: most bytes live at once */
+    size_t gradient_bytes, workspace_bytes, working_bytes; /* of the bytes live at that moment */
 };
 
-/* Plans the live nodes of `g`. workspace[node] are the bytes of scratch of each (NULL: none). On PD_OK the
- * caller owns the plan's arrays (pk_plan_done). */
+/* Plans the live nodes of `g`. workspace[node]: bytes of scratch that each needs (NULL: none). On PD_OK the caller
+ * owns the plan's arrays (pk_plan_done). PD_ERR_NOMEM. */
 PD_NODISCARD enum pd_err pk_plan_make(const struct pk_graph *g, const size_t *workspace, struct pk_plan *ret,
                                       struct pd_why *why);
 void pk_plan_done(struct pk_plan *p);

@@ -1,4 +1,4 @@
-/* Bytes and products of calls, and tables of them. */
+/* Bytes and FLOP of calls, and tables of them. */
 #include "kernels/graph/roofline.h"
 
 #include <stdio.h>
@@ -101,11 +101,11 @@ void pk_roofline_text(const struct pk_roofline *r, const struct pk_peaks *at, st
     pd_buf_printf(to, "kernels below %.0f us: %.0f\n", TINY_SECONDS * 1e6, r->tiny);
 }
 
-struct line { /* calls that look alike */
+struct line { /* calls with the same text */
     char text[224];
     bool backward;
     struct pk_cost cost;
-    double calls, seconds; /* of all */
+    double calls, seconds; /* sums over them */
     int products_bound;
 };
 

@@ -32,7 +32,7 @@ static struct pk_val root(struct pk_graph *g, struct pk_val x)
     return pk_unary(g, PK_EX_SQRT, pk_max2(g, x, pk_fill(g, pk_dtype_of(g, x), PK_SHAPE(1), 0)));
 }
 
-/* How entries of A change with their own logits. Rows that are divided by their sum: at a fixed sum. */
+/* dA_ij / dS_ij; for rows that are divided by their sum, with the sum held fixed. */
 static struct pk_val slopes(struct pk_graph *g, const struct pk_attention_matrices *m,
                             const struct pk_attention_spec *spec)
 {
@@ -68,16 +68,16 @@ struct pk_attention_stats pk_attention_stats_part(struct pk_graph *g, struct pk_
     if (!m.weights.id)
         return none;
     if (skip < 0 || s.dim[2] != pk_shape_of(g, k).dim[2] || skip >= s.dim[2] || sx.rank != 3) {
-        pk_graph_fail(g, PD_ERR_INVALID, "statistics without %lld of %lld tokens", (long long)skip,
+        pk_graph_fail(g, PD_ERR_INVALID, "attention statistics cannot leave out %lld of %lld tokens", (long long)skip,
                       (long long)s.dim[2]);
         return none;
     }
     if (spec.formula.plan) {
-        pk_graph_fail(g, PD_ERR_UNSUPPORTED, "statistics of a part of a formula's matrix");
+        pk_graph_fail(g, PD_ERR_UNSUPPORTED, "attention statistics of a part of the matrix are not available for a formula");
         return none;
     }
     if (normalised && (spec.scale != 1.0 || spec.scale_value.id)) {
-        pk_graph_fail(g, PD_ERR_UNSUPPORTED, "statistics of normalised rows with a scale");
+        pk_graph_fail(g, PD_ERR_UNSUPPORTED, "attention statistics of a part of the matrix are not available for normalised rows with a scale");
         return none;
     }
     tau = spec.tau != 0.0 ? spec.tau : 1.0 / sqrt((double)s.dim[3]);

@@ -12,8 +12,8 @@
 
 enum pk_dtype {
     PK_F32,  /* float */
-    PK_F64,  /* double: the oracle on the CPU */
-    PK_BF16, /* storage form; arithmetic in f32 */
+    PK_F64,  /* double: the reference on the CPU */
+    PK_BF16, /* for storage; arithmetic is in f32 */
     PK_I32,
     PK_U8, /* bytes and masks: 0 or 1 */
     PK_DTYPE_COUNT
@@ -45,7 +45,7 @@ bool pk_shape_equal(const struct pk_shape *a, const struct pk_shape *b);
 /* Writes "(2, 3, 64)" into `out`; returns it. */
 const char *pk_shape_text(const struct pk_shape *s, char *out, size_t size);
 
-/* Memory seen with a shape. Strides are in elements; 0 repeats an axis (broadcast).
+/* A tensor in memory. Strides are in elements; 0 repeats an axis (broadcast).
  * `data` is borrowed. */
 struct pk_view {
     void *data;
@@ -56,5 +56,5 @@ struct pk_view {
 
 /* A dense row-major view of `data`. */
 struct pk_view pk_view_dense(void *data, enum pk_dtype dtype, struct pk_shape shape);
-/* Whether the elements lie dense in row-major order (axes of extent 1 do not count). */
+/* Whether the elements are contiguous in row-major order (axes of extent 1 are ignored). */
 bool pk_view_is_dense(const struct pk_view *v);

@@ -170,8 +170,8 @@ static const struct wrong wrongs[] = {
     {"outside axis 1", wrong_slice},
     {"no axis 2", wrong_slice_axis},
     {"outside axis 1", wrong_slice_huge},
-    {"does not repeat to (2, 4)", wrong_broadcast},
-    {"does not repeat", wrong_broadcast_down},
+    {"does not broadcast to (2, 4)", wrong_broadcast},
+    {"does not broadcast", wrong_broadcast_down},
     {"unknown dtype", wrong_fill},
     {"another axis", wrong_concat},
     {"takes 1", wrong_concat_none},
@@ -213,7 +213,7 @@ static const struct wrong wrongs[] = {
     {"leaf 'n' already", wrong_leaf_twice},
     {"needs a name", wrong_leaf_name},
     {"negative extent", wrong_leaf_extent},
-    {"grad of no value", wrong_grad_none},
+    {"grad: the output is no value of this graph", wrong_grad_none},
     {"no value of this graph", wrong_grad_wrt},
 };
 

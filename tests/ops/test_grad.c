@@ -573,7 +573,7 @@ static void test_jvp_refuses_what_has_none(void **state)
     qkv = pk_param(g, "x", PK_F64, PK_SHAPE(2));
     pk_jvp(g, &(struct pk_val){0}, 1, &qkv, &qkv, 1, &d);
     assert_int_equal(pk_graph_check(g, &why), PD_ERR_INVALID);
-    assert_string_equal(why.text, "jvp of no value");
+    assert_string_equal(why.text, "jvp: output 0 is no value of this graph");
     pk_graph_free(g);
 }
 

@@ -1,4 +1,4 @@
-/* Adds to a state in place: how gradients of several runs come together. */
+/* Adds to a state in place: sums the gradients of several runs. */
 #include "kernels/graph/build.h"
 #include "kernels/graph/op/registry.h"
 

@@ -15,11 +15,11 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
     return PD_OK;
 }
 
-/* Every rank's result depends on every rank's x, and the loss is the sum of their shares. */
+/* Every rank's result depends on every rank's x, and the loss is the sum of the ranks' shares. */
 static void vjp(struct pk_vjp *v)
 {
     if (v->attr->ranks.root >= 0)
-        pk_graph_fail(v->g, PD_ERR_UNSUPPORTED, "a sum for one rank alone has no derivative");
+        pk_graph_fail(v->g, PD_ERR_UNSUPPORTED, "a sum on one rank only has no derivative");
     else
         v->din[0] = pk_all_reduce(v->g, v->dout[0], -1);
 }

@@ -9,10 +9,10 @@
 
 struct dims {
     int64_t b, h, nq, nk, d;
-    int32_t scale, bias, mask, length, rng, after; /* places of the inputs; -1: not there */
+    int32_t scale, bias, mask, length, rng, after; /* indices of the inputs; -1: absent */
 };
 
-/* Reads the inputs that ATTENTION, its derivative and its statistics begin with. */
+/* Checks the inputs that ATTENTION, its derivative and its statistics have in common. */
 static enum pd_err begin(const struct pk_attention_attr *a, const struct pk_type *in, int32_t n_in,
                          struct dims *ret, struct pd_why *why)
 {
@@ -56,7 +56,7 @@ static enum pd_err begin(const struct pk_attention_attr *a, const struct pk_type
         x.d = s->dim[3];
     }
     if (x.d < 1)
-        return pd_fail(why, PD_ERR_INVALID, "heads of no width");
+        return pd_fail(why, PD_ERR_INVALID, "the heads have width 0");
     if ((unsigned)a->phi >= PK_PHIS)
         return pd_fail(why, PD_ERR_INVALID, "unknown activation %d", (int)a->phi);
     if (pk_phi_power(a->phi) && a->degree < 1)
@@ -100,7 +100,7 @@ static enum pd_err begin(const struct pk_attention_attr *a, const struct pk_type
                 why, PD_ERR_INVALID,
                 "the generator's input must be i32 (3): seed low, seed high, step; or (4): and share");
         if (!(a->dropout >= 0.0 && a->dropout < 1.0) || a->stream >= 0x80000000u)
-            return pd_fail(why, PD_ERR_INVALID, "dropout %g in stream %u", a->dropout, a->stream);
+            return pd_fail(why, PD_ERR_INVALID, "dropout rate %g is not in [0, 1), or stream %u is not below 2^31", a->dropout, a->stream);
     }
     if (a->form == PK_FORM_LINEAR) {
         const char *no = pk_attention_not_linear(a, x.nq, x.nk, x.mask >= 0 ? in[x.mask].shape.rank : 0);
@@ -147,7 +147,7 @@ static void vjp(struct pk_vjp *v)
     if (v->n_out > 1)
         in[n++] = v->out[1];
     pk_emit(v->g, PK_OP_ATTENTION_BWD, v->attr, in, n, out);
-    /* Scale and bias come right after q, k, v, in the inputs as in the outputs. */
+    /* Scale and bias directly follow q, k, v, in the inputs as in the outputs. */
     for (int32_t k = 0; k < qkv + a->has_scale + a->has_bias; k++)
         v->din[k] = out[k];
 }
@@ -183,19 +183,19 @@ static enum pd_err infer_bwd(const struct pk_attr *attr, const struct pk_type *i
     return PD_OK;
 }
 
-/* What an attention's derivatives are with respect to: q, k, v (packed: qkv), then scale and bias. */
+/* Number of inputs with a derivative: q, k, v (packed: qkv), then scale and bias. */
 static int32_t wrt_count(const struct pk_attention_attr *a)
 {
     return (a->packed ? 1 : 3) + a->has_scale + a->has_bias;
 }
 
-/* Places of the inputs of ATTENTION. */
+/* Number of inputs of ATTENTION. */
 static int32_t in_count(const struct pk_attention_attr *a)
 {
     return wrt_count(a) + a->has_mask + a->has_length + a->has_rng;
 }
 
-/* The attention of inputs `in` by primitives, of leaves that stand for what it is differentiated by. */
+/* The attention of inputs `in` by primitives; leaf[]: aliases of the inputs with a derivative, to differentiate by. */
 static struct pk_val decomposed_of(struct pk_graph *g, const struct pk_attention_attr *a,
                                    const struct pk_val *in, struct pk_val *leaf)
 {
@@ -233,7 +233,7 @@ static struct pk_val or_zero(struct pk_graph *g, struct pk_val x, struct pk_val 
     return x.id ? x : pk_fill(g, pk_dtype_of(g, like), pk_shape_of(g, like), 0.0);
 }
 
-/* Whether of the inputs of ATTENTION_BWD only dy wants a derivative, as in pk_jvp. */
+/* Whether dy is the only input of ATTENTION_BWD that needs a gradient, as in pk_jvp. */
 static bool only_dy(const struct pk_vjp *v, int32_t dy_at)
 {
     for (int32_t i = 0; i < v->n_in; i++)
@@ -242,9 +242,8 @@ static bool only_dy(const struct pk_vjp *v, int32_t dy_at)
     return true;
 }
 
-/* x^p has a kernel for it, and a smaller one for the derivative by dy alone. Of the others, by the
- * definition: the decomposed form differentiated once is what this node computes; y and the sums are functions of
- * the other inputs. */
+/* x^p has a kernel for this, and a smaller one if only dy needs a gradient. For other activations the derivative of
+ * the decomposed form, which equals this node, is differentiated; y and the sums are functions of the other inputs. */
 static void vjp_bwd(struct pk_vjp *v)
 {
     struct pk_graph *g = v->g;
@@ -322,7 +321,7 @@ const struct pk_rule pk_rule_attention_stats = {.name = "attention_stats",
 
 /* ---- tangents ---- */
 
-/* Checks ATTENTION's inputs and, from `at` on, tangents like the first of them. */
+/* Checks ATTENTION's inputs and the tangents after them. */
 static enum pd_err begin_tangents(const struct pk_attention_attr *a, const struct pk_type *in, int32_t n_in,
                                   bool has_dy, struct dims *ret, struct pd_why *why)
 {
@@ -342,7 +341,7 @@ static enum pd_err begin_tangents(const struct pk_attention_attr *a, const struc
         const struct pk_type *t = &in[ret->after + has_dy + i];
 
         if (!pk_shape_equal(&t->shape, &in[i].shape) || t->dtype != in[i].dtype)
-            return pd_fail(why, PD_ERR_INVALID, "tangent %d is not like its input", i);
+            return pd_fail(why, PD_ERR_INVALID, "tangent %d must have its input's shape and dtype", i);
     }
     return PD_OK;
 }
@@ -360,8 +359,8 @@ static enum pd_err infer_jvp(const struct pk_attr *attr, const struct pk_type *i
     return PD_OK;
 }
 
-/* The tangent of y is linear in the tangents, with ATTENTION_BWD as its transpose; by the rest BWD2 has it.
- */
+/* The tangent of y is linear in the tangents, with ATTENTION_BWD as its transpose; ATTENTION_BWD2 gives the
+ * derivatives with respect to the other inputs. */
 static void vjp_jvp(struct pk_vjp *v)
 {
     const struct pk_attention_attr *a = &v->attr->attention;
@@ -376,7 +375,7 @@ static void vjp_jvp(struct pk_vjp *v)
     pk_emit(v->g, PK_OP_ATTENTION_BWD2, v->attr, in, n_in + 1 + n_wrt, out);
     for (int32_t i = 0; i < n_wrt; i++)
         v->din[i] = out[i];
-    in[n_in + 1] = v->dout[0]; /* where y stands, which x^p does not read, comes dy too */
+    in[n_in + 1] = v->dout[0]; /* dy also as y, which x^p does not read */
     pk_emit(v->g, PK_OP_ATTENTION_BWD, v->attr, in, n_in + 2, out);
     for (int32_t i = 0; i < n_wrt; i++)
         v->din[n_in + i] = out[i];
@@ -409,7 +408,7 @@ static enum pd_err infer_bwd2(const struct pk_attr *attr, const struct pk_type *
     return PD_OK;
 }
 
-/* By the definition: of third derivatives there is no kernel. */
+/* By primitives: third derivatives have no kernel. */
 static void vjp_bwd2(struct pk_vjp *v)
 {
     struct pk_graph *g = v->g;

@@ -1,5 +1,5 @@
-/* kernels/graph/op/attention.h: what the rules of ATTENTION, its derivatives and its statistics say of types
- * and cost. Private to this folder. */
+/* kernels/graph/op/attention.h: types in mixed precision and cost of ATTENTION, its derivatives and its statistics,
+ * for the rules (rule.h). Private to this folder. */
 #pragma once
 
 #include "kernels/graph/op/rule.h"

@@ -1,4 +1,4 @@
-/* Causal attention that remembers through a state of constant size. */
+/* Causal attention with a state of constant size instead of a cache of keys and values. */
 #include "kernels/graph/build.h"
 #include "kernels/graph/op/registry.h"
 
@@ -53,7 +53,7 @@ static enum pk_want want_of(const struct pk_attr *attr, int32_t n_in, int32_t k)
     (void)attr;
     if (k < 3)
         return PK_WANT_GROUP;
-    return k == n_in - 1 ? PK_WANT_ANY : PK_WANT_F32; /* the state stays as it was made */
+    return k == n_in - 1 ? PK_WANT_ANY : PK_WANT_F32; /* the state keeps its type */
 }
 
 static enum pk_makes makes_of(const struct pk_attr *attr, int32_t n_out, int32_t k)
@@ -63,7 +63,7 @@ static enum pk_makes makes_of(const struct pk_attr *attr, int32_t n_out, int32_t
     return k == 0 ? PK_MAKES_GROUP : PK_MAKES_NUMBER;
 }
 
-/* Keys into the state, queries out of it. */
+/* Updates of the state by keys, and reads by queries. */
 static void cost(const struct pk_call *c, struct pk_cost *ret)
 {
     const struct pk_shape *q = &c->in[0].shape;

@@ -1,7 +1,7 @@
 /* Types and cost of attention, its derivatives and its statistics. */
 #include "kernels/graph/op/attention.h"
 
-/* ---- types: q, k, v, y, dy and their derivatives have one; the rest is f32 ---- */
+/* ---- types: q, k, v, y, dy and their derivatives have one type; all others are f32 ---- */
 
 /* How many of the first inputs are q, k and v. */
 static int32_t parts_of(const struct pk_attention_attr *a)
@@ -9,7 +9,7 @@ static int32_t parts_of(const struct pk_attention_attr *a)
     return a->packed ? 1 : 3;
 }
 
-/* The place after ATTENTION's inputs: of y in ATTENTION_BWD (dy comes next), of x in ATTENTION_STATS. */
+/* Index of the first input after ATTENTION's own: y in ATTENTION_BWD (dy follows), x in ATTENTION_STATS. */
 static int32_t behind(const struct pk_attention_attr *a)
 {
     return parts_of(a) + a->has_scale + a->has_bias + a->has_mask + a->has_length + a->has_rng;
@@ -48,7 +48,7 @@ enum pk_makes pk_attention_makes_bwd(const struct pk_attr *attr, int32_t n_out, 
 
 /* ---- cost ---- */
 
-/* Multiply-adds, as two, in units of one product of all queries by all keys. */
+/* FLOP (a multiply-add is two), in units of one product of all queries by all keys. */
 static double flop_of(const struct pk_call *c, double products)
 {
     const struct pk_attention_attr *a = &c->attr->attention;
@@ -58,7 +58,7 @@ static double flop_of(const struct pk_call *c, double products)
     double d = pk_view_columns(q);
     double pairs = a->causal ? nk > nq ? nq * (nk - nq / 2) : nq * nk / 2 : nq * nk;
 
-    if (a->form == PK_FORM_LINEAR) /* keys into the state, queries out of it */
+    if (a->form == PK_FORM_LINEAR) /* updates of the state by keys, and reads by queries */
         pairs = nq * (double)pk_attention_features(a->degree, (int64_t)d);
     return 2 * products * batch * heads * pairs * d;
 }
@@ -68,7 +68,7 @@ void pk_attention_cost(const struct pk_call *c, struct pk_cost *ret)
     ret->flop = flop_of(c, 2);
 }
 
-/* y is there for rows that are divided by their sums, and for a learned scale. */
+/* y is read only for rows that are divided by their sums, and for a learned scale. */
 void pk_attention_cost_bwd(const struct pk_call *c, struct pk_cost *ret)
 {
     const struct pk_attention_attr *a = &c->attr->attention;

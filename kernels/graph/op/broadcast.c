@@ -11,7 +11,7 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
     if (!pk_shape_broadcast(&in[0].shape, &attr->shape, &both) || !pk_shape_equal(&both, &attr->shape)) {
         char to[128];
 
-        return pd_fail(why, PD_ERR_INVALID, "does not repeat to %s",
+        return pd_fail(why, PD_ERR_INVALID, "does not broadcast to %s",
                        pk_shape_text(&attr->shape, to, sizeof to));
     }
     ret_out[0] = (struct pk_type){in[0].dtype, attr->shape};

@@ -33,7 +33,7 @@ static enum pk_want want_of(const struct pk_attr *attr, int32_t n_in, int32_t k)
     return k == 1 ? PK_WANT_FIRST : PK_WANT_ANY;
 }
 
-/* The rest of the cache stays. */
+/* The rest of the cache is unchanged. */
 static void cost(const struct pk_call *c, struct pk_cost *ret)
 {
     ret->read = pk_view_bytes(&c->in[1]);

@@ -1,4 +1,4 @@
-/* Tensors end to end along an axis; the transpose is a SLICE for each. */
+/* Concatenates tensors along an axis; the transpose is one SLICE per input. */
 #include "kernels/graph/build.h"
 #include "kernels/graph/op/registry.h"
 

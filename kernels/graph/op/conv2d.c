@@ -1,7 +1,7 @@
 /* Convolution of images with the channels last, and its two derivatives.
  *
- * All three are partial derivatives of one trilinear form, T(x, w, y) = sum of y times (x * w): CONV2D is that
- * by y, CONV2D_DX by x, CONV2D_DW by w. So the derivatives of each are the other two. */
+ * All three are partial derivatives of one trilinear form, T(x, w, y) = sum of y times (x * w): CONV2D with respect
+ * to y, CONV2D_DX to x, CONV2D_DW to w. So the derivatives of each are the other two. */
 #include "kernels/graph/build.h"
 #include "kernels/graph/op/registry.h"
 
@@ -46,7 +46,7 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
     return PD_OK;
 }
 
-/* dy fits images of attr.conv.extent. */
+/* Checks that dy has the shape of a convolution of images of attr.conv.extent. */
 static enum pd_err infer_dx(const struct pk_attr *attr, const struct pk_type *in, int32_t n_in,
                             struct pk_type *ret_out, int32_t *ret_n_out, struct pd_why *why)
 {
@@ -59,14 +59,14 @@ static enum pd_err infer_dx(const struct pk_attr *attr, const struct pk_type *in
         return err;
     if (dy->dim[3] != w->dim[3] || dy->dim[1] != places(attr, extent[0], w->dim[0]) ||
         dy->dim[2] != places(attr, extent[1], w->dim[1]))
-        return pd_fail(why, PD_ERR_INVALID, "dy is not what the kernel makes of images of %lld x %lld",
+        return pd_fail(why, PD_ERR_INVALID, "dy has not the shape of a convolution of images of %lld x %lld",
                        (long long)extent[0], (long long)extent[1]);
     ret_out[0] = (struct pk_type){in[0].dtype, PK_SHAPE(dy->dim[0], extent[0], extent[1], w->dim[2])};
     *ret_n_out = 1;
     return PD_OK;
 }
 
-/* dy is what a kernel of attr.conv.extent makes of x. */
+/* Checks that dy has the shape of a convolution of x with a kernel of attr.conv.extent. */
 static enum pd_err infer_dw(const struct pk_attr *attr, const struct pk_type *in, int32_t n_in,
                             struct pk_type *ret_out, int32_t *ret_n_out, struct pd_why *why)
 {
@@ -79,14 +79,14 @@ static enum pd_err infer_dw(const struct pk_attr *attr, const struct pk_type *in
         return err;
     if (x->dim[0] != dy->dim[0] || dy->dim[1] != places(attr, x->dim[1], extent[0]) ||
         dy->dim[2] != places(attr, x->dim[2], extent[1]))
-        return pd_fail(why, PD_ERR_INVALID, "dy is not what a kernel of %lld x %lld makes of x",
+        return pd_fail(why, PD_ERR_INVALID, "dy has not the shape of a convolution of x with a kernel of %lld x %lld",
                        (long long)extent[0], (long long)extent[1]);
     ret_out[0] = (struct pk_type){in[0].dtype, PK_SHAPE(extent[0], extent[1], x->dim[3], dy->dim[3])};
     *ret_n_out = 1;
     return PD_OK;
 }
 
-/* The op of that form with the two extents that its inputs do not show. */
+/* Emits one of the three ops, with the two extents that its inputs do not determine. */
 static struct pk_val form(struct pk_vjp *v, enum pk_op op, struct pk_val a, struct pk_val b, int64_t first,
                           int64_t second)
 {
@@ -136,7 +136,7 @@ static void vjp_dw(struct pk_vjp *v)
         v->din[1] = form(v, PK_OP_CONV2D, v->in[0], v->dout[0], 0, 0);
 }
 
-/* Each element of the weight meets every position of dy in every image. */
+/* Each element of the weight is used at every position of dy in every image. */
 static double flop_of(const struct pk_view *positions, const struct pk_view *weight)
 {
     return 2 * pk_view_count(positions) / pk_view_columns(positions) * pk_view_count(weight);
@@ -157,7 +157,7 @@ static void cost_dw(const struct pk_call *c, struct pk_cost *ret)
     ret->flop = flop_of(&c->in[1], &c->out[0]);
 }
 
-/* Products of matrices in mixed precision: as MATMUL. */
+/* Mixed precision as for MATMUL. */
 #define RULE(word, infers, derives, counts)                                                                  \
     {                                                                                                        \
         .name = word, .min_in = 2, .max_in = 2, .kind = PK_KIND_CONVOLUTION, .infer = (infers),              \

@@ -87,7 +87,7 @@ static enum pk_want want_bwd_of(const struct pk_attr *attr, int32_t n_in, int32_
     return k == 0 ? PK_WANT_ANY : PK_WANT_F32;
 }
 
-/* dlogits are like the logits; losses and counts are numbers. */
+/* dlogits have the logits' type; losses and counts are f32. */
 static enum pk_makes makes_bwd_of(const struct pk_attr *attr, int32_t n_out, int32_t k)
 {
     (void)attr;
@@ -127,7 +127,7 @@ static enum pd_err infer_grad(const struct pk_attr *attr, const struct pk_type *
     return PD_OK;
 }
 
-/* By the definition, as above; what flows into the loss as well. */
+/* By primitives, as above, with the gradient of the loss too. */
 static void vjp_grad(struct pk_vjp *v)
 {
     struct pk_graph *g = v->g;

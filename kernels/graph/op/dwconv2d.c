@@ -1,6 +1,5 @@
-/* Depthwise convolution of images with the channels last: each channel by a kernel of its own, with stride 1
- * and so much padding that the grid stays. With the kernel read the other way round it is its own derivative
- * by the images. */
+/* Depthwise convolution of images with the channels last: each channel by a kernel of its own, with stride 1 and
+ * padding to the same size. Its derivative with respect to the images is itself with the kernel flipped. */
 #include "kernels/graph/build.h"
 #include "kernels/graph/op/registry.h"
 
@@ -12,7 +11,7 @@ static enum pd_err check(const struct pk_type *in, int64_t kh, int64_t kw, struc
     if (in[0].shape.rank != 4)
         return pd_fail(why, PD_ERR_INVALID, "needs images (B, H, W, C)");
     if (kh < 1 || kw < 1 || kh % 2 == 0 || kw % 2 == 0)
-        return pd_fail(why, PD_ERR_INVALID, "a kernel of %lld x %lld has no middle", (long long)kh,
+        return pd_fail(why, PD_ERR_INVALID, "a kernel of %lld x %lld: both extents must be odd", (long long)kh,
                        (long long)kw);
     return PD_OK;
 }
@@ -62,7 +61,7 @@ static struct pk_val convolve(struct pk_graph *g, struct pk_val x, struct pk_val
     return pk_emit(g, PK_OP_DWCONV2D, &a, in, 2, NULL);
 }
 
-/* Flipped, y at p is the sum of w at o times x at p - o: x and dy change places. */
+/* Flipped, y at p is the sum of w at o times x at p - o: x and dy are exchanged. */
 static void vjp(struct pk_vjp *v)
 {
     const bool flip = v->attr->conv.flip;

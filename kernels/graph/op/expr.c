@@ -24,7 +24,7 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
     return PD_OK;
 }
 
-/* Node by node, for programs too long for one EXPR. `dead[i]` guards values already made. */
+/* One node per instruction, for programs too long for one EXPR. */
 static struct pk_val emit_node(struct pk_graph *g, const struct pk_dag *d, int32_t i, const struct pk_val *x,
                                struct pk_val *made)
 {
@@ -74,7 +74,7 @@ static void vjp(struct pk_vjp *v)
     x[v->n_in] = v->dout[0];
     seed = pk_dag_in(&d, v->n_in);
     root = pk_dag_load(&d, v->attr->expr, in);
-    /* Inputs that simplification removed have no path and hence no gradient. */
+    /* Inputs that simplification removed have a zero gradient. */
     pk_dag_diff(&d, root, seed, wrt, n, grad);
     if (d.full) {
         pk_graph_fail(v->g, PD_ERR_LIMIT, "the derivative of an elementwise program is too long");

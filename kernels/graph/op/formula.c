@@ -1,5 +1,5 @@
 /* Attention whose activation is a formula (kernels/formula), its derivative and its diagnostics. Types, costs and inputs
- * are those of ATTENTION; second derivatives go by the definition. */
+ * are those of ATTENTION; second derivatives are computed by primitives. */
 #include <string.h>
 
 #include "kernels/base/arena.h"
@@ -16,14 +16,14 @@ void pk_formula_attr_set(struct pk_attr *a, const struct pk_formula_use *use)
     a->formula.n = use->n;
     a->formula.layer = use->layer;
     a->formula.layers = use->layers;
-    /* A row of phi.h without sums, degree or linear order: of the kind ALONE. */
+    /* A row of phi.h of the kind ALONE: without sums, degree and linear form. */
     while (pk_phi_kind_of(a->attention.phi) != PK_KIND_ALONE)
         a->attention.phi = (enum pk_phi)(a->attention.phi + 1);
     a->attention.scale = 1;
     a->attention.form = PK_FORM_QUADRATIC;
 }
 
-/* Numbers of a row that the backward part needs: row functions, the shift, keys that attain a maximum. */
+/* Number of statistics saved per row for the backward part: row functions, the shift, keys that attain a maximum. */
 static int64_t kept_of(const struct pk_formula_plan *p)
 {
     int64_t n = p->rows + p->shift;
@@ -38,7 +38,7 @@ struct dims {
     int32_t after; /* first input that FORMULA does not have */
 };
 
-/* Reads the inputs that all three ops begin with: ATTENTION's rule checks them, but for the scalars. */
+/* Checks the inputs that all three ops have in common: the scalars here, the others by ATTENTION's rule. */
 static enum pd_err begin(const struct pk_attr *attr, const struct pk_type *in, int32_t n_in, struct dims *ret,
                          struct pd_why *why)
 {
@@ -98,7 +98,7 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
     return PD_OK;
 }
 
-/* What derivatives are with respect to: q, k, v (packed: qkv), then scalars and bias. */
+/* Number of inputs with a derivative: q, k, v (packed: qkv), then scalars and bias. */
 static int32_t wrt_count(const struct pk_attention_attr *a)
 {
     return (a->packed ? 1 : 3) + a->has_scale + a->has_bias;
@@ -111,7 +111,7 @@ static void vjp(struct pk_vjp *v)
 
     if (v->n_out > 1 && v->dout[1].id) {
         pk_graph_fail(v->g, PD_ERR_UNSUPPORTED,
-                      "formula: no derivative through the numbers of its rows; build the graph decomposed");
+                      "formula: no derivative through its row statistics; build the graph decomposed");
         return;
     }
     for (int32_t i = 0; i < v->n_in; i++)
@@ -125,7 +125,7 @@ static void vjp(struct pk_vjp *v)
         v->din[k] = out[k];
 }
 
-/* ---- the plan is the graph's own ---- */
+/* ---- the graph owns a copy of the plan ---- */
 
 static bool attr_own(struct pk_attr *attr, struct pd_arena *arena)
 {
@@ -189,14 +189,14 @@ static enum pd_err infer_bwd(const struct pk_attr *attr, const struct pk_type *i
     if (n_in != x.after + 2 + (kept > 0) || !pk_shape_equal(&in[x.after].shape, &y) ||
         !pk_shape_equal(&in[x.after + 1].shape, &y) ||
         (kept > 0 && !pk_shape_equal(&in[x.after + 2].shape, &rows)))
-        return pd_fail(why, PD_ERR_INVALID, "needs y and dy (B, Nq, H, d), and the numbers of the rows");
+        return pd_fail(why, PD_ERR_INVALID, "needs y and dy (B, Nq, H, d), and the row statistics");
     for (; n < wrt_count(&attr->attention); n++)
         ret_out[n] = in[n];
     *ret_n_out = n;
     return PD_OK;
 }
 
-/* The attention of inputs `in` by primitives, of leaves that stand for what it is differentiated by. */
+/* The attention of inputs `in` by primitives; leaf[]: aliases of the inputs with a derivative, to differentiate by. */
 static struct pk_val decomposed_of(struct pk_graph *g, const struct pk_attr *attr, const struct pk_val *in,
                                    struct pk_val *leaf)
 {
@@ -227,8 +227,8 @@ static struct pk_val decomposed_of(struct pk_graph *g, const struct pk_attr *att
     return pk_attention_decomposed(g, part[0], part[1], part[2], spec, NULL);
 }
 
-/* y and the numbers of the rows are functions of the other inputs: the decomposed form differentiated once is what this
- * node computes. */
+/* Differentiates the derivative of the decomposed form, which equals this node; y and the row statistics are functions
+ * of the other inputs. */
 static void vjp_bwd(struct pk_vjp *v)
 {
     struct pk_graph *g = v->g;
@@ -253,7 +253,7 @@ static void cost_bwd(const struct pk_call *c, struct pk_cost *ret)
     pk_attention_cost_bwd(c, ret);
     if (!c->attr->formula.plan->needs_d)
         return;
-    ret->read = 0; /* y is read, whatever ATTENTION's rule took out */
+    ret->read = 0; /* y is read too, which ATTENTION's rule does not count */
     for (int32_t i = 0; i < c->n_in; i++)
         ret->read += pk_view_bytes(&c->in[i]);
 }

@@ -27,7 +27,7 @@ static void vjp(struct pk_vjp *v)
         v->din[0] = pk_emit(v->g, PK_OP_SCATTER_ADD, &a, in, 2, NULL);
 }
 
-/* Of the table the rows that are wanted. */
+/* Only the rows that the index names are read. */
 static void cost(const struct pk_call *c, struct pk_cost *ret)
 {
     ret->read = pk_view_bytes(&c->in[1]) + pk_view_count(&c->out[0]) * (double)pk_dtype_size(c->in[0].dtype);

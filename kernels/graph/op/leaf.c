@@ -1,5 +1,5 @@
-/* Leaves: memory that no node makes. They have no inputs and no shape rule; pk_input, pk_param, pk_state and
- * pk_const make them. */
+/* Leaves: memory that no node computes. They have no inputs and no shape rule; pk_input, pk_param, pk_state and
+ * pk_const create them. */
 #include <string.h>
 
 #include "kernels/base/arena.h"

@@ -1,4 +1,4 @@
-/* Products of matrices, batched; the epilogue is put on by the passes, after differentiating. */
+/* Batched matrix products; the passes add epilogues, after differentiation. */
 #include <string.h>
 
 #include "kernels/graph/build.h"
@@ -9,17 +9,17 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
 {
     struct pk_shape a = in[0].shape, b = in[1].shape, lead;
     int64_t m, k, n;
-    bool slope = attr->matmul.slope, keeps = attr->matmul.keeps, plain = attr->matmul.act == PK_ACT_NONE;
+    bool slope = attr->matmul.slope, keeps = attr->matmul.keeps, linear = attr->matmul.act == PK_ACT_NONE;
     enum pk_sums sums = attr->matmul.sums;
     int32_t want = 2 + attr->matmul.has_bias + attr->matmul.has_residual + slope, at = 2, out = 1;
     bool half = in[1].dtype == PK_BF16 && in[0].dtype == PK_F32;
 
     if (n_in != want)
         return pd_fail(why, PD_ERR_INVALID, "takes %d inputs with this epilogue", want);
-    if ((slope && (plain || keeps || want != 3)) || (keeps && (plain || attr->matmul.has_residual)))
-        return pd_fail(why, PD_ERR_INVALID, "cannot do this together in one epilogue");
+    if ((slope && (linear || keeps || want != 3)) || (keeps && (linear || attr->matmul.has_residual)))
+        return pd_fail(why, PD_ERR_INVALID, "does not support this combination in one epilogue");
     if (half && (slope || sums))
-        return pd_fail(why, PD_ERR_INVALID, "has no derivatives by weights of bf16");
+        return pd_fail(why, PD_ERR_INVALID, "has no derivative with respect to weights of bf16");
     if (a.rank < 2 || b.rank < 2 || (half && b.rank != 2))
         return pd_fail(why, PD_ERR_INVALID, half ? "takes one matrix of bf16" : "needs matrices");
     for (int32_t i = 0; i < n_in; i++)
@@ -42,9 +42,9 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
     at += attr->matmul.has_bias;
     if ((attr->matmul.has_residual || slope) && !pk_shape_equal(&in[at].shape, &lead))
         return pd_fail(why, PD_ERR_INVALID, "%s must have the result's shape",
-                       slope ? "the argument of the slope" : "the residual");
+                       slope ? "the pre-activation" : "the residual");
     if ((sums == PK_SUMS_A || sums == PK_SUMS_B) && lead.rank != 2)
-        return pd_fail(why, PD_ERR_INVALID, "adds up the operands of one product only");
+        return pd_fail(why, PD_ERR_INVALID, "sums operands only of a product of two matrices");
     if (keeps)
         ret_out[out++] = ret_out[0];
     if (sums)
@@ -70,8 +70,8 @@ static struct pk_val rows(struct pk_graph *g, struct pk_val x)
     return pk_reshape(g, x, PK_SHAPE(leading(&s) * s.dim[s.rank - 2], s.dim[s.rank - 1]));
 }
 
-/* x y, laid out like `like`: where that is a transposed view, the product is made transposed, so that the
- * gradient of what was transposed comes out dense. */
+/* x y, in the layout of `like`: if that is a transposed view, the transposed product is computed, so that the gradient
+ * of the value that was transposed is dense. */
 static struct pk_val product(struct pk_graph *g, struct pk_val x, struct pk_val y, struct pk_val like)
 {
     const struct pk_value *l;
@@ -98,10 +98,10 @@ static void vjp(struct pk_vjp *v)
         return;
     }
     if (g->err == PD_OK && g->value[b.id].dtype != g->value[a.id].dtype) {
-        pk_graph_fail(g, PD_ERR_UNSUPPORTED, "matmul by bf16 weights has no derivative");
+        pk_graph_fail(g, PD_ERR_UNSUPPORTED, "matmul with bf16 weights has no derivative");
         return;
     }
-    /* The weight first: its gradient can then be used up while the others are still to come. */
+    /* The weight first: its gradient can then be consumed before the other gradients are computed. */
     if (v->need[1]) {
         if (leading(&sb) == 1 && sa.rank > 2) {
             /* One weight for all: the batch folds into the inner extent of one product. */
@@ -116,8 +116,7 @@ static void vjp(struct pk_vjp *v)
         v->din[0] = pk_sum_to(g, product(g, dy, pk_transpose(g, b), a), sa);
 }
 
-/* The one step of all axes but the last, if (.., R, C) can be seen as (.. R, C). Axes of extent 1 have no
- * step of their own. */
+/* Whether (.., R, C) can be viewed as (.. R, C), and the stride of its rows. Axes of extent 1 do not matter. */
 static bool row_step(const struct pk_view *v, int64_t *ret)
 {
     int64_t step = 0, rows = 1;
@@ -159,7 +158,7 @@ static void fold(struct pk_view *v)
 static void fit(const struct pk_attr *attr, int32_t n_in, struct pk_view *in, struct pk_view *out)
 {
     int32_t lead = out->shape.rank - 2;
-    /* of the output's shape: a residual, or where a slope is taken */
+    /* the input of the output's shape: residual or pre-activation */
     int32_t operand = attr->matmul.has_residual || attr->matmul.slope ? n_in - 1 : -1;
     int64_t b_count = 1;
 
@@ -194,8 +193,8 @@ static void fit(const struct pk_attr *attr, int32_t n_in, struct pk_view *in, st
     }
 }
 
-/* The residual, or where a slope is taken: of the output's shape, and the last input. */
-static bool is_beside(const struct pk_attr *attr, int32_t n_in, int32_t k)
+/* Whether input k is the residual or the pre-activation: the last input, of the output's shape. */
+static bool is_operand(const struct pk_attr *attr, int32_t n_in, int32_t k)
 {
     return (attr->matmul.has_residual || attr->matmul.slope) && k == n_in - 1;
 }
@@ -209,7 +208,7 @@ static enum pk_want want_of(const struct pk_attr *attr, int32_t n_in, int32_t k)
 {
     if (k < 2)
         return PK_WANT_FACTOR;
-    return is_beside(attr, n_in, k) ? PK_WANT_OUTPUT : PK_WANT_ANY;
+    return is_operand(attr, n_in, k) ? PK_WANT_OUTPUT : PK_WANT_ANY;
 }
 
 static enum pk_makes makes_of(const struct pk_attr *attr, int32_t n_out, int32_t k)

@@ -1,4 +1,4 @@
-/* The largest over axes. It has a derivative where that is asked for: mostly it is used where it cancels. */
+/* The maximum over axes. It has a derivative only with attr.reduce.flow: in most uses the derivative cancels. */
 #include "kernels/graph/build.h"
 #include "kernels/graph/op/registry.h"
 
@@ -8,7 +8,7 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
     if (attr->reduce.axes)
         for (int32_t i = 0; i < in[0].shape.rank; i++)
             if ((attr->reduce.axes & (1u << i)) && in[0].shape.dim[i] == 0)
-                return pd_fail(why, PD_ERR_INVALID, "the largest of no elements");
+                return pd_fail(why, PD_ERR_INVALID, "the maximum of no elements is undefined");
     return pk_rule_sum.infer(attr, in, n_in, ret_out, ret_n_out, why);
 }
 
@@ -17,11 +17,11 @@ static bool stops(const struct pk_attr *attr)
     return !attr->reduce.flow;
 }
 
-#define PLACES_MOST 16777216 /* whole numbers that f32 tells apart */
+#define PLACES_MOST 16777216 /* f32 is exact for whole numbers up to here */
 
-/* To the first of the largest: the smallest place along the reduced axes, counted in row-major order, at
- * which x is the result. Places are numbers that must not be rounded. Finding them belongs to the forward
- * part: what the backward part makes again may differ in the last bit from what the result was taken of. */
+/* The gradient goes to the first maximum: the smallest index along the reduced axes, in row-major order, at which x
+ * equals the result. Indices are exact: bf16 would round them. They are found in the forward part, because an x that
+ * the backward part recomputes may differ from the result in the last bit. */
 static void vjp(struct pk_vjp *v)
 {
     struct pk_graph *g = v->g;
@@ -35,7 +35,7 @@ static void vjp(struct pk_vjp *v)
     for (int32_t i = 0; i < whole.rank; i++)
         (v->attr->reduce.axes & (1u << i) ? &kept : &reduced)->dim[i] = 1;
     if (pk_shape_count(&reduced) > PLACES_MOST) {
-        pk_graph_fail(g, PD_ERR_LIMIT, "the derivative of the largest of more than %d", PLACES_MOST);
+        pk_graph_fail(g, PD_ERR_LIMIT, "max: no derivative over more than %d elements", PLACES_MOST);
         return;
     }
     g->exact = true;

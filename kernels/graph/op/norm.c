@@ -64,7 +64,7 @@ static enum pk_want want_of(const struct pk_attr *attr, int32_t n_in, int32_t k)
     return k == 0 ? PK_WANT_ANY : PK_WANT_F32;
 }
 
-/* Rows; statistics and derivatives of parameters are numbers. */
+/* Outputs like x are live; statistics and derivatives of parameters are f32. */
 static enum pk_makes makes_of(const struct pk_attr *attr, int32_t n_out, int32_t k)
 {
     (void)attr;
@@ -94,11 +94,11 @@ static enum pd_err infer_bwd(const struct pk_attr *attr, const struct pk_type *i
     stat.rank--;
     if (n_in != 4 + layer + beta + attr->norm.has_residual || !pk_shape_equal(&in[2].shape, &in[0].shape) ||
         !pk_shape_equal(&in[3].shape, &stat) || (layer && !pk_shape_equal(&in[4].shape, &stat)))
-        return pd_fail(why, PD_ERR_INVALID, "needs x, gain, dy like x and a statistic for each row");
+        return pd_fail(why, PD_ERR_INVALID, "needs x, gain, dy of x's shape and one statistic per row");
     if (beta && !pk_shape_equal(&in[4 + layer].shape, &in[1].shape))
         return pd_fail(why, PD_ERR_INVALID, "the offset must be as long as a row");
     if (attr->norm.has_residual && !pk_shape_equal(&in[n_in - 1].shape, &in[0].shape))
-        return pd_fail(why, PD_ERR_INVALID, "the residual must be like x");
+        return pd_fail(why, PD_ERR_INVALID, "the residual must have the shape of x");
     ret_out[0] = in[0];
     ret_out[1] = in[1];
     ret_out[2] = in[1];
@@ -108,8 +108,8 @@ static enum pd_err infer_bwd(const struct pk_attr *attr, const struct pk_type *i
     return PD_OK;
 }
 
-/* By the definition: the decomposed form, differentiated, is what this node computes. The statistics are
- * functions of x and accounted for there. */
+/* Differentiates the derivative of the decomposed form, which equals this node; the statistics are functions of x
+ * there. */
 static void vjp_bwd(struct pk_vjp *v)
 {
     struct pk_graph *g = v->g;
@@ -120,7 +120,7 @@ static void vjp_bwd(struct pk_vjp *v)
     struct pk_val wrt[3] = {x, gain, beta}, first[3], back[3] = {x, gain, dy}, second[3];
 
     if (v->attr->norm.again) {
-        pk_graph_fail(g, PD_ERR_UNSUPPORTED, "norm_bwd: what the passes have made of it has no derivative");
+        pk_graph_fail(g, PD_ERR_UNSUPPORTED, "norm_bwd: has no derivative after the passes");
         return;
     }
     pk_grad_many(g, &y, &dy, 1, wrt, 3, first);

@@ -1,29 +1,27 @@
-/* kernels/graph/op/op.h: the operations, their inputs, outputs and attributes. What each computes stands in
- * ops.def, the list from which the numbers are made.
+/* kernels/graph/op/op.h: the attributes of the ops. ops.def lists the ops with inputs, outputs and formulas; their
+ * numbers are generated from it.
  *
  * Both are the contract between the graph (which builds and differentiates nodes), the
  * back ends (which run them) and the models. Views (RESHAPE .. BROADCAST) never reach a back
  * end: they only change shape and strides. Every float op works in f32 and in f64; sums are
  * taken in a fixed order, so results are bitwise equal from run to run and for any number of
  * threads. Indices and masks are I32 and U8. Shapes below: B batch, H heads, N tokens, d head
- * dimension, D width. "dense" means row-major without gaps; where it is not said, inputs may be
+ * dimension, D width. "dense" means row-major without gaps; inputs that are not called dense may be
  * strided views. Outputs are always dense.
  *
- * The executor simplifies calls before a back end sees them: every input of EXPR arrives with the
- * output's shape (a repeated axis has stride 0), and the leading axes of MATMUL are equal in rank to the
- * output's, likewise with stride 0 - or, where all of them fold into the rows, a, residual or pre, what is
- * kept and the output arrive as matrices.
+ * The executor simplifies calls before a back end receives them: every input of EXPR has the output's shape (a
+ * repeated axis has stride 0), and a and b of MATMUL have the leading axes of the output, likewise with stride 0.
+ * If all leading axes fold into the rows, then a, residual or pre, and the outputs are matrices.
  *
  * Mixed precision: a pass after differentiation may narrow activations and the weights' working copies to
- * bf16. Back ends that run bf16 then see calls in which each float view is f32 or bf16 by itself; arithmetic,
- * statistics and sums stay f32. Never narrowed: leaves, what optimisers read and write but for the gradient,
+ * bf16. In the calls of such a plan each float view is f32 or bf16, independently of the others; arithmetic,
+ * statistics and sums stay f32. Never narrowed: leaves, inputs and outputs of optimisers except the gradient,
  * rstd, mean, lse, the sums of attention, scale, bias, dscale, dbias, dgamma, dbeta, loss_sum, dloss_sum,
- * count, correct, every output of SUMSQ, SUM, MAX, SCATTER_ADD and ATTENTION_STATS, and all that a node of an
- * exact region reads and writes (pk_graph_exact). a and b of MATMUL
- * have one type, and so have its residual, what it keeps, pre and its output (f32 or bf16; a bias that is a
- * parameter is f32, and so are sums); so have q, k, v, y, dy, dq, dk and dv of one attention, and logits and
- * dlogits. The state of ATTENTION_STATE is f32 beside q, k, v of bf16. The CPU back end computes all of this
- * by widening: slow, and the definition.
+ * count, correct, every output of SUMSQ, SUM, MAX, SCATTER_ADD and ATTENTION_STATS, and every value that a node of
+ * an exact region reads or writes (pk_graph_exact). One type each have: a and b of MATMUL; its residual, pre, saved
+ * pre-activation and output (a bias that is a parameter is f32, and so are sums); q, k, v, y, dy, dq, dk and dv of
+ * one attention; logits and dlogits. The state of ATTENTION_STATE is f32 even if q, k, v are bf16. The CPU back end
+ * computes all of this by widening: slow, and the definition.
  *
  * Notation and formulas: kernels/ATTENTION.md (sections 1, 2, 6, 7, 10). */
 #pragma once
@@ -45,9 +43,9 @@ enum pk_norm_kind { PK_NORM_LAYER, PK_NORM_RMS };
 enum pk_eps_mode { PK_EPS_MEAN, PK_EPS_SUM };
 
 /* Order of the products of attention. LINEAR never forms q k^T: with features F(x) of degree p, <F(q), F(k)>
- * = (q k)^p, it is F(q) (F(k)' v), by chunks when causal (kernels/ENGINE.md 8): exact but for rounding. It
+ * = (q k)^p, it is F(q) (F(k)' v), by chunks when causal (kernels/ENGINE.md 8): exact up to rounding. It
  * exists for poly of degree 1 and 2 without logit bias, bias tensor, windows and dropout; causal needs Nq =
- * Nk and no length. AUTO: the back end takes what it has measured to be faster. */
+ * Nk and no length. AUTO: the back end takes the form that it has measured to be faster. */
 enum pk_form { PK_FORM_AUTO, PK_FORM_QUADRATIC, PK_FORM_LINEAR };
 
 /* Instructions of EXPR, on a stack of values per element. */
@@ -106,9 +104,9 @@ struct pk_attention_attr {
     double tau;       /* factor on q k^T, usually 1/sqrt(d) */
     double scale;     /* constant c; multiplies phi. With a scale input: A = (scale * c_h) phi */
     double bias;      /* added to tau q k^T before phi (sigmoid_bias: -ln n); 0 otherwise */
-    double row_power; /* r: row i of A is divided by n^r, n = the keys that a causal row sees without masks, i
-                         + 1 + Nk - Nq (Nk: or length), at least 1. Only causal, and not where rows are
-                         normalised */
+    double row_power; /* r: row i of A is divided by n^r, n = max(1, i + 1 + Nk - Nq), with `length` in place
+                         of Nk if there is one: the keys that a causal row sees without masks. Only for
+                         causal rows that are not normalised */
     double dropout;   /* rate on A, with has_rng */
     uint32_t stream;
     enum pk_form form;
@@ -118,8 +116,8 @@ struct pk_attention_attr {
 
 struct pk_formula_plan; /* kernels/formula/formula.h */
 
-/* attention: of it tau, dropout, stream, causal, packed and the inputs count; has_scale: scalars are an input. It is
- * of the kind ALONE, whatever the formula does. */
+/* Of `attention` the fields tau, dropout, stream, causal, packed and has_ are used (has_scale: scalars are an input);
+ * its phi is of the kind ALONE for every formula. */
 struct pk_formula_attr {
     struct pk_attention_attr attention; /* stays first: kernels read it as attr.attention too */
     const struct pk_formula_plan *plan; /* owned by the graph */
@@ -127,14 +125,14 @@ struct pk_formula_attr {
     double layer, layers;
 };
 
-/* F of ATTENTION_STATE. */
+/* Number of features F of ATTENTION_STATE. */
 static inline int64_t pk_attention_features(int32_t degree, int64_t d)
 {
     return degree == 1 ? d : d * (d + 1) / 2;
 }
 
-/* NULL if this attention has a linear order, else why not ("needs ..."). mask_rank 0: no mask. Here, because
- * back ends take no symbols from the program. */
+/* NULL if this attention has a linear form, else why not ("needs ..."). mask_rank 0: no mask. Inline, because back
+ * ends take no symbols from the program. */
 static inline const char *pk_attention_not_linear(const struct pk_attention_attr *a, int64_t nq, int64_t nk,
                                                   int32_t mask_rank)
 {
@@ -190,7 +188,7 @@ struct pk_attr {
         struct {
             uint32_t axes;
             bool keep;
-            bool flow; /* of MAX, for its derivative alone */
+            bool flow; /* MAX: has a derivative */
         } reduce;
         struct {
             bool has_bias, has_residual;
@@ -200,7 +198,7 @@ struct pk_attr {
         } matmul;
         struct {
             double rate;     /* 0 <= rate < 1 */
-            uint32_t stream; /* below 2^31; one of its own for each place in a network */
+            uint32_t stream; /* below 2^31; different for each dropout of a network */
             bool samples;
         } dropout;
         struct {
@@ -213,8 +211,8 @@ struct pk_attr {
         struct {
             double smoothing;
             int32_t ignore;
-            bool mean; /* of CROSS_ENTROPY_GRAD, as is width; 0: C */
-            int64_t width;
+            bool mean;     /* CROSS_ENTROPY_GRAD */
+            int64_t width; /* CROSS_ENTROPY_GRAD; 0: C */
         } cross_entropy;
         struct pk_attention_attr attention;
         struct pk_formula_attr formula;
@@ -226,7 +224,7 @@ struct pk_attr {
             int32_t root;
         } ranks;
         struct {
-            int32_t stride, pad; /* of both axes; depthwise: 1, and so that the grid stays */
+            int32_t stride, pad; /* of both axes; DWCONV2D: stride 1, padded to the same size */
             int64_t extent[2];   /* of CONV2D_DX: H and W of x; of the derivatives by the kernel: kh and kw */
             bool flip;           /* of DWCONV2D */
         } conv;

@@ -1,4 +1,4 @@
-/* Axes in another order. */
+/* Reorders axes. */
 #include "kernels/graph/build.h"
 #include "kernels/graph/op/registry.h"
 

@@ -61,9 +61,9 @@ const char *pk_expr_check(const struct pk_expr *program, int32_t inputs)
         if ((unsigned)op >= PK_EX_COUNT)
             return "unknown instruction";
         if (op == PK_EX_IN && program->code[i].arg >= inputs)
-            return "the program names an input that is not there";
+            return "the program reads an input that does not exist";
         if (op == PK_EX_DUP && program->code[i].arg >= depth)
-            return "the program looks below its stack";
+            return "the program duplicates a value below its stack";
         if (depth < ex[op].arity)
             return "the program's stack runs empty";
         depth += 1 - ex[op].arity;
@@ -256,7 +256,7 @@ int32_t pk_dag_op(struct pk_dag *d, enum pk_ex op, int arg, int32_t a, int32_t b
     default:
         break;
     }
-    /* One order for both ways of writing a commutative pair. */
+    /* Operands of commutative instructions are sorted, so that a + b and b + a are one node. */
     if ((op == PK_EX_ADD || op == PK_EX_MUL || op == PK_EX_EQ) && a > b) {
         int32_t swap = a;
 
@@ -291,7 +291,7 @@ int32_t pk_dag_load(struct pk_dag *d, const struct pk_expr *program, const int32
     return stack[n - 1];
 }
 
-/* Local derivatives: what flows from `g` at node i into operand k; -1 for none. */
+/* Local derivatives: g times the derivative of node i by its operand k; -1 for zero. */
 static int32_t local(struct pk_dag *d, int32_t i, int k, int32_t g)
 {
     enum pk_ex op = d->node[i].op;
@@ -311,7 +311,7 @@ static int32_t local(struct pk_dag *d, int32_t i, int k, int32_t g)
         return OP2(MUL, g, k == 0 ? b : a);
     case PK_EX_DIV: /* a/b: 1/b, -(a/b)/b */
         return k == 0 ? OP2(DIV, g, b) : OP1(NEG, OP2(DIV, OP2(MUL, g, i), b));
-    /* Selected, not multiplied: what flows into a piece that is not taken may be infinite. */
+    /* Select instead of multiply: the gradient of the branch that is not taken may be infinite. */
     case PK_EX_MAX: /* a tie goes to b: relu'(0) = 0 */
         return k == 0 ? pk_dag_op(d, PK_EX_SELECT, 0, g, K(0.0), OP2(GT, a, b))
                       : pk_dag_op(d, PK_EX_SELECT, 0, K(0.0), g, OP2(GT, a, b));
@@ -379,8 +379,8 @@ static int32_t local(struct pk_dag *d, int32_t i, int k, int32_t g)
 #undef P
 }
 
-/* local(), which is linear in g, inside the branches of a selection: what a piece that is not taken has for a slope
- * (1 / sqrt(-1)) then meets no 0 of the selection, but is not selected itself. */
+/* local() is linear in g, so it is applied inside the branches of a selection: an infinite slope in the branch that is
+ * not taken (1 / sqrt(-1)) is then not multiplied by a selected 0, but not selected itself. */
 static int32_t flow(struct pk_dag *d, int32_t i, int k, int32_t g)
 {
     int32_t a = d->node[g].kid[0], b = d->node[g].kid[1], c = d->node[g].kid[2], x, y;
@@ -414,8 +414,8 @@ void pk_dag_diff(struct pk_dag *d, int32_t root, int32_t seed, const int32_t *wr
         for (int k = 0; k < ex[d->node[i].op].arity; k++)
             path[i] = path[i] || path[d->node[i].kid[k]];
     adjoint[root] = seed;
-    /* The dag is in order of dependence, so by i everything that uses it has been visited. New nodes
-     * land above root and are never visited. */
+    /* Operands precede their users, so all users of node i are visited before it. New nodes are added above root and
+     * never visited. */
     for (int32_t i = root; i >= 0 && !d->full; i--) {
         if (adjoint[i] < 0 || !path[i])
             continue;
@@ -438,7 +438,7 @@ struct writer {
     struct pk_expr *out;
     uint8_t *used;
     int n_used;
-    int sp, place[PK_DAG_MAX]; /* where on the stack a shared node lies; -1 not yet */
+    int sp, place[PK_DAG_MAX]; /* stack position of a shared node; -1: not computed yet */
     bool ok;
 };
 
@@ -503,7 +503,7 @@ bool pk_dag_store(const struct pk_dag *d, int32_t root, struct pk_expr *ret, uin
     for (int32_t i = root; i >= 0; i--)
         for (int k = 0; uses[i] && k < ex[d->node[i].op].arity; k++)
             uses[d->node[i].kid[k]]++;
-    /* What is used twice is computed first and stays at the bottom of the stack. */
+    /* Shared subexpressions are computed first and stay at the bottom of the stack. */
     for (int32_t i = 0; i < root; i++)
         if (uses[i] > 1 && ex[d->node[i].op].arity > 0) {
             write_node(&w, i, true);

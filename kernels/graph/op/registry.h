@@ -1,4 +1,4 @@
-/* kernels/graph/op/registry.h: one rule an op, each in its own file. */
+/* kernels/graph/op/registry.h: declares the rule of each op; one file per op. */
 #pragma once
 
 #include "kernels/graph/op/rule.h"

@@ -1,4 +1,4 @@
-/* Another shape for the same elements in the same order. */
+/* Views the same elements, in the same order, with another shape. */
 #include "kernels/graph/build.h"
 #include "kernels/graph/op/registry.h"
 

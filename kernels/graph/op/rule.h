@@ -1,7 +1,7 @@
 /* kernels/graph/op/rule.h: everything that the graph knows about an op: its name, its shape rule, its
- * derivative, what it writes, whose memory its output may take, its types in mixed precision, its bytes and
- * FLOP. Builder, passes, planner, executor and roofline ask the rule and name no op. One op a file; ops.def
- * is the list.
+ * derivative, the leaves it writes, the input whose memory its output may reuse, its types in mixed precision, its
+ * bytes and FLOP. Builder, passes, planner, executor and roofline use the rule and name no op. One file per op;
+ * ops.def is the list.
  *
  * A derivative emits nodes of the same graph (a vector-Jacobian product), so it may be differentiated
  * again. */
@@ -25,9 +25,9 @@ struct pk_vjp {
     int32_t n_in, n_out;
     const struct pk_val *in;
     const struct pk_val *out;
-    const struct pk_val *dout; /* PK_NONE: nothing flows into this output */
-    const bool *need;          /* which inputs want a gradient */
-    struct pk_val *din;        /* to write; PK_NONE stays for zero */
+    const struct pk_val *dout; /* gradients of the outputs; PK_NONE: zero */
+    const bool *need;          /* whether each input needs a gradient */
+    struct pk_val *din;        /* to write: gradients of the inputs; PK_NONE at first, which means zero */
 };
 
 /* Rows of the roofline's table. */
@@ -42,7 +42,7 @@ enum pk_kind {
     PK_KIND_MOVEMENT,    /* copies, casts, fills, joining, padding */
     PK_KIND_SUM,
     PK_KIND_EMBEDDING,
-    PK_KIND_OPTIMISER, /* and its norm of gradients, and what adds them up */
+    PK_KIND_OPTIMISER, /* also the norm of the gradients, and their accumulation */
     PK_KIND_RANKS,
     PK_KIND_COUNT
 };
@@ -50,32 +50,32 @@ enum pk_kind {
 struct pk_cost {
     enum pk_kind kind;
     double read, written; /* bytes */
-    double flop;          /* of products alone: what is done to elements on the way is not counted */
+    double flop;          /* of matrix products only; elementwise work is not counted */
 };
 
-/* Mixed precision (passes/narrow.c): a value is live if it belongs to the batch, and not to parameters or
- * statistics alone. The type of an input: */
+/* Mixed precision (passes/narrow.c): a value is live if it depends on the batch, not only on parameters or
+ * statistics. The type that a node needs of an input: */
 enum pk_want {
-    PK_WANT_ANY,     /* as it comes */
-    PK_WANT_F32,     /* f32; whether it is live does not matter to what the node makes */
-    PK_WANT_BITS,    /* as it comes, but nothing is narrowed for this reader */
-    PK_WANT_PASSED,  /* as it comes, and narrowed for this reader if the first output is bf16 */
-    PK_WANT_OUTPUT,  /* the same, and always of the first output's type */
-    PK_WANT_FIRST,   /* of the first input's type */
-    PK_WANT_FACTOR,  /* bf16 if one of the node's factors is live, else as it comes */
+    PK_WANT_ANY,     /* f32 or bf16, unchanged */
+    PK_WANT_F32,     /* f32; does not make the outputs live */
+    PK_WANT_BITS,    /* unchanged; this reader is no reason to narrow it */
+    PK_WANT_PASSED,  /* unchanged; narrowed for this reader if the first output is bf16 */
+    PK_WANT_OUTPUT,  /* the same, and always the first output's type */
+    PK_WANT_FIRST,   /* the first input's type */
+    PK_WANT_FACTOR,  /* bf16 if one of the node's factors is live, else unchanged */
     PK_WANT_GROUP,   /* bf16 if one of the group is live or bf16 already, else f32 */
-    PK_WANT_AS_GROUP /* the same, without being of the group */
+    PK_WANT_AS_GROUP /* the group's type, without being a member */
 };
 
 /* The type of an output: */
 enum pk_makes {
-    PK_MAKES_BATCH,  /* live if an input is; then bf16, unless all of its readers want more */
+    PK_MAKES_BATCH,  /* live if an input is; then bf16, unless all its readers need f32 */
     PK_MAKES_ROWS,   /* the same, and always live */
     PK_MAKES_SUMS,   /* live if an input is; f32 */
     PK_MAKES_NUMBER, /* never live: f32 */
-    PK_MAKES_AS_IN,  /* live if an input is; of the first input's type */
-    PK_MAKES_GROUP,  /* live if an input of the group is; of the group's type */
-    PK_MAKES_TIED    /* as PK_MAKES_BATCH, and of one type with the first output */
+    PK_MAKES_AS_IN,  /* live if an input is; has the first input's type */
+    PK_MAKES_GROUP,  /* live if an input of the group is; has the group's type */
+    PK_MAKES_TIED    /* as PK_MAKES_BATCH, with the type of the first output */
 };
 
 struct pk_value;
@@ -85,64 +85,64 @@ struct pk_rule {
     const char *name;
     int32_t min_in, max_in; /* max -1: any number */
     enum pk_kind kind;
-    bool leaf;        /* memory that no node makes: no inputs, no shape rule */
-    bool fed;         /* a leaf that every run may bind anew; of more than one element it is a batch */
+    bool leaf;        /* memory that no node computes: no inputs, no shape rule */
+    bool fed;         /* a leaf that may be bound anew for every run; with more than one element it is a batch */
     bool trained;     /* a leaf that is a parameter */
-    bool fixed;       /* a leaf that the graph holds: nothing is bound to it and nothing writes it */
-    bool elementwise; /* inputs broadcast; an element of the output is one of each input, read before it is
-                         written */
-    bool cheap;       /* sooner made again in the backward part than kept */
-    bool updates; /* an optimiser's step: input 0 is the parameter, attr.optim.copy its working copy, last */
-    bool ranks;   /* all ranks take part: it runs even if nobody reads it, and in the order of building */
-    /* Checks the inputs and writes the outputs' types; fixes defaults in nothing. */
+    bool fixed;       /* a leaf owned by the graph: it is neither bound nor written */
+    bool elementwise; /* inputs broadcast; an output element depends on one element of each input, read before
+                         it is written */
+    bool cheap;       /* cheaper to recompute in the backward part than to keep */
+    bool updates; /* an optimiser's step: input 0 is the parameter; with attr.optim.copy the last is its copy */
+    bool ranks;   /* a collective: never eliminated, and run in the order of building */
+    /* Checks the inputs and writes the outputs' types. */
     enum pd_err (*infer)(const struct pk_attr *attr, const struct pk_type *in, int32_t n_in,
                          struct pk_type *ret_out, int32_t *ret_n_out, struct pd_why *why);
     /* NULL: there is no derivative and asking for one is an error. */
     void (*vjp)(struct pk_vjp *v);
 
-    /* What follows may be left out: then the op has nothing of the kind. */
+    /* All of the following are optional. */
 
-    /* Whether nothing flows through a node with these attributes: vjp is then as pk_vjp_zero. */
+    /* Whether a node with these attributes has a zero derivative, as pk_vjp_zero. */
     bool (*stops)(const struct pk_attr *attr);
 
-    /* An op that changes shape and strides only: strides and offset of `v` over `x`; v has its shape, x's
-     * root and offset, and strides of 0. False: `x` cannot be seen so. */
+    /* For an op that changes shape and strides only: sets strides and offset of `v`, a view of `x`. On entry v has
+     * its shape, x's root and offset, and strides of 0. False: a view is not possible. */
     bool (*view)(const struct pk_attr *attr, const struct pk_value *x, struct pk_value *v);
-    /* Attributes that point to memory: puts a copy of that into the arena (false: no memory), compares,
-     * hashes. */
+    /* For attributes that point to memory: copy that memory into the arena (false: out of memory), compare and hash
+     * its contents. */
     bool (*attr_own)(struct pk_attr *attr, struct pd_arena *arena);
     bool (*attr_same)(const struct pk_attr *a, const struct pk_attr *b);
     uint64_t (*attr_hash)(const struct pk_attr *attr);
 
-    /* The leaves that it writes, in order relative to their readers: their places among the inputs, at most
-     * PK_MAX_WRITES, into `ret`. Returns how many. */
+    /* Writes the indices of the inputs that are leaves written by the op, at most PK_MAX_WRITES, into `ret`. Returns
+     * their number. Writes are ordered relative to reads of the leaf. */
     int32_t (*writes)(const struct pk_attr *attr, int32_t n_in, int32_t *ret);
-    /* The input whose memory an output is, after the op has written it; -1: an output of its own. */
+    /* The index of the input that output `out` is, written in place; -1: the output has memory of its own. */
     int32_t (*through)(int32_t n_in, int32_t out);
-    /* The input whose memory the first output may take; -1: none. NULL: of an elementwise op any of the
-     * output's shape, else none. */
+    /* The index of the input whose memory the first output may reuse; -1: none. NULL: for an elementwise op any
+     * input of the output's shape, else none. */
     int32_t (*shares)(const struct pk_attr *attr, int32_t n_in);
-    /* That input may also be the first columns of a matrix like the output. */
+    /* That input may also be the first columns of a matrix of the output's shape. */
     bool shares_columns;
 
-    /* Types in mixed precision: of all inputs and outputs, or where they differ of each. */
+    /* Types in mixed precision: for all inputs and outputs, or by a function of the index k. */
     enum pk_want want;
     enum pk_makes makes;
     enum pk_want (*want_of)(const struct pk_attr *attr, int32_t n_in, int32_t k);
     enum pk_makes (*makes_of)(const struct pk_attr *attr, int32_t n_out, int32_t k);
-    /* Attributes that name the first output's type. */
+    /* Sets the attribute that holds the first output's dtype. */
     void (*retype)(struct pk_attr *attr, enum pk_dtype dtype);
 
-    /* Rewrites the views of a call as op.h promises them to back ends. */
+    /* Rewrites the views of a call to the form that op.h guarantees to back ends. */
     void (*fit)(const struct pk_attr *attr, int32_t n_in, struct pk_view *in, struct pk_view *out);
-    /* Corrects the count of a call that reads every input and writes every output once. */
+    /* Adjusts the cost, which on entry counts every input and output once. */
     void (*cost)(const struct pk_call *call, struct pk_cost *cost);
 };
 
 /* NULL for unknown ops. Static. */
 const struct pk_rule *pk_rule_of(enum pk_op op);
 
-/* The rule's `writes` and `through`: how many, at most PK_MAX_WRITES; the input, or -1. */
+/* The rule's `writes` (returns the number) and `through` (returns the index of the input, or -1). */
 #define PK_MAX_WRITES 5
 int32_t pk_op_writes(enum pk_op op, const struct pk_attr *attr, int32_t n_in, int32_t *ret);
 int32_t pk_op_writes_through(enum pk_op op, int32_t n_in, int32_t out);
@@ -153,17 +153,17 @@ int32_t pk_writes_first(const struct pk_attr *attr, int32_t n_in, int32_t *ret);
 int32_t pk_shares_first(const struct pk_attr *attr, int32_t n_in);
 /* For hashes of attributes. */
 uint64_t pk_hash_mix(uint64_t h, uint64_t x);
-/* Repeats axes so that the view has the shape `to`. */
+/* Broadcasts the view to the shape `to`. */
 void pk_view_spread(struct pk_view *v, const struct pk_shape *to);
-/* Bytes that a view shows, axes that are repeated once; its elements; its last extent. */
+/* Bytes of a view, repeated axes counted once; its number of elements; its last extent. */
 double pk_view_bytes(const struct pk_view *v);
 double pk_view_count(const struct pk_view *v);
 double pk_view_columns(const struct pk_view *v);
 
-/* For ops whose outputs do not depend differentiably on anything (one_hot, max, fill). */
+/* For ops whose derivative is zero (one_hot, max, fill). */
 void pk_vjp_zero(struct pk_vjp *v);
 
 /* Numpy's rule for two shapes; false if they do not fit. */
 bool pk_shape_broadcast(const struct pk_shape *a, const struct pk_shape *b, struct pk_shape *ret);
-/* Sums `x` over the axes that were repeated to make it from `shape`, so that it has that shape. */
+/* Sums `x` over the axes along which `shape` was broadcast to its shape: the transpose of BROADCAST. */
 struct pk_val pk_sum_to(struct pk_graph *g, struct pk_val x, struct pk_shape shape);

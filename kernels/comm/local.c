@@ -217,7 +217,8 @@ static enum pd_err local_open(const struct pk_comm_host *host, const struct pk_c
     }
     if (!local_process((int32_t)getpid(), &me->start, &state) ||
         !atomic_compare_exchange_strong(&me->pid, &none, (int32_t)getpid())) {
-        err = pd_fail(why, PD_ERR_EXISTS, "rank %d cannot register: another process has that rank, or /proc is missing", c->rank);
+        err = pd_fail(why, PD_ERR_EXISTS,
+                      "rank %d cannot register: another process has that rank, or /proc is missing", c->rank);
         goto out;
     }
     err = local_barrier(c, open_us, why);

@@ -183,8 +183,7 @@ enum pd_err local_look(struct pk_comm *c, struct pd_why *why)
     if (atomic_load(&c->shared->aborted) == 2)
         return fail(c, PD_ERR_CLOSED, c->shared->reason, false, why);
     for (int i = 0; i < c->ranks && err == PD_OK; i++)
-        if (i != c->rank &&
-            !atomic_load(&c->shared->rank[i].left)) /* a rank that closed is no error */
+        if (i != c->rank && !atomic_load(&c->shared->rank[i].left)) /* a rank that closed is no error */
             err = look(c, i, false, pd_clock_mono_us(), why);
     return err;
 }

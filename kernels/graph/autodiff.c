@@ -256,7 +256,8 @@ void pk_jvp(struct pk_graph *g, const struct pk_val *y, size_t n_y, const struct
             pk_graph_fail(g, PD_ERR_INVALID, "jvp: output %zu is no value of this graph", i);
             goto out;
         }
-        u[i] = pk_fill(g, pk_dtype_of(g, y[i]), pk_shape_of(g, y[i]), 1.0); /* the tangent does not depend on this value */
+        /* the tangent does not depend on this value */
+        u[i] = pk_fill(g, pk_dtype_of(g, y[i]), pk_shape_of(g, y[i]), 1.0);
     }
     pk_grad_many(g, y, u, n_y, x, n_x, back);
     for (size_t k = 0; k < n_x; k++)

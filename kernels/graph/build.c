@@ -391,8 +391,7 @@ struct pk_val pk_emit(struct pk_graph *g, enum pk_op op, const struct pk_attr *a
         }
         if (rule->view && !pk_lay_view(op, attr, &g->value[in[0].id], v)) {
             g->n_value = first;
-            return pk_graph_fail(g, PD_ERR_INVALID, "%s of a view would need a copy",
-                                 rule->name);
+            return pk_graph_fail(g, PD_ERR_INVALID, "%s of a view would need a copy", rule->name);
         }
         if (pk_op_writes_through(op, n_in, i) >= 0) { /* the input itself, later */
             const struct pk_value *cache = &g->value[in[pk_op_writes_through(op, n_in, i)].id];

@@ -493,7 +493,8 @@ struct pk_val pk_bias_of_table(struct pk_graph *g, struct pk_val table, struct p
     if (!g || g->err != PD_OK)
         return PK_NONE;
     if (pk_shape_of(g, table).rank != 2 || pk_shape_of(g, index).rank != 2)
-        return pk_graph_fail(g, PD_ERR_INVALID, "a relative position bias needs a table (T, H) and an index (Nq, Nk)");
+        return pk_graph_fail(g, PD_ERR_INVALID,
+                             "a relative position bias needs a table (T, H) and an index (Nq, Nk)");
     return pk_permute(g, pk_gather(g, table, index), order);
 }
 
@@ -614,7 +615,8 @@ static bool writable(struct pk_graph *g, struct pk_val v, const char *who)
 
         if (rule->leaf && !rule->fed && !rule->fixed)
             return true;
-        if (pk_op_writes_through(n->op, n->n_in, (int32_t)x->out) >= 0) /* written in place by an earlier op */
+        /* written in place by an earlier op */
+        if (pk_op_writes_through(n->op, n->n_in, (int32_t)x->out) >= 0)
             return true;
     }
     pk_graph_fail(g, PD_ERR_INVALID, "%s writes into a param or state; this value is neither", who);

@@ -416,7 +416,8 @@ enum pd_err pk_exec_new_in(struct pk_graph *g, const struct pk_backend_api *api,
     if (backend && !api)
         return pd_fail(why, PD_ERR_INVALID, "a plan with a back end needs the table of its functions");
     if (api && api->abi != PK_BACKEND_ABI)
-        return pd_fail(why, PD_ERR_VERSION, "back end '%s' was built for version %u of the interface; this program has version %u",
+        return pd_fail(why, PD_ERR_VERSION,
+                       "back end '%s' was built for version %u of the interface; this program has version %u",
                        api->name, api->abi, PK_BACKEND_ABI);
     e = calloc(1, sizeof *e);
     if (!e)
@@ -656,7 +657,8 @@ enum pd_err pk_exec_run(struct pk_exec *e, struct pd_why *why)
     if (err == PD_OK && e->warm && !e->captured && !e->unrecordable) {
         err = e->api->capture(e->backend, e->call, e->n_call, &e->captured, why);
         e->runs.captures += err == PD_OK;
-        if (err != PD_OK && (err == PD_ERR_UNSUPPORTED || !has_collectives(e))) { /* call by call from now on */
+        /* call by call from now on */
+        if (err != PD_OK && (err == PD_ERR_UNSUPPORTED || !has_collectives(e))) {
             e->runs.refused += !has_collectives(e);
             e->unrecordable = true;
             err = PD_OK;

@@ -173,8 +173,7 @@ struct pk_formula_use {
 };
 
 struct pk_attention_spec {
-    struct pk_formula_use
-        formula;           /* with a plan: phi, degree, scale, bias, row_power and form are ignored */
+    struct pk_formula_use formula; /* with a plan: phi, degree, scale, bias, row_power and form are ignored */
     struct pk_val scalars; /* its learned scalars (P, H), in the order of their names' leaves, or PK_NONE */
     enum pk_phi phi;
     int32_t degree;

@@ -18,8 +18,8 @@ struct pk_plan {
     uint32_t n_step;
     struct pk_buffer *buffer;
     uint32_t n_buffer;
-    int32_t *of_value;     /* buffer of each root value; -1: a leaf, or nothing */
-    int32_t *of_workspace; /* by step; -1: none */
+    int32_t *of_value;              /* buffer of each root value; -1: a leaf, or nothing */
+    int32_t *of_workspace;          /* by step; -1: none */
     size_t arena_bytes, live_bound; /* live_bound: most bytes live at once */
     size_t gradient_bytes, workspace_bytes, working_bytes; /* of the bytes live at that moment */
 };

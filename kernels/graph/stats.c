@@ -68,16 +68,19 @@ struct pk_attention_stats pk_attention_stats_part(struct pk_graph *g, struct pk_
     if (!m.weights.id)
         return none;
     if (skip < 0 || s.dim[2] != pk_shape_of(g, k).dim[2] || skip >= s.dim[2] || sx.rank != 3) {
-        pk_graph_fail(g, PD_ERR_INVALID, "attention statistics cannot leave out %lld of %lld tokens", (long long)skip,
-                      (long long)s.dim[2]);
+        pk_graph_fail(g, PD_ERR_INVALID, "attention statistics cannot leave out %lld of %lld tokens",
+                      (long long)skip, (long long)s.dim[2]);
         return none;
     }
     if (spec.formula.plan) {
-        pk_graph_fail(g, PD_ERR_UNSUPPORTED, "attention statistics of a part of the matrix are not available for a formula");
+        pk_graph_fail(g, PD_ERR_UNSUPPORTED,
+                      "attention statistics of a part of the matrix are not available for a formula");
         return none;
     }
     if (normalised && (spec.scale != 1.0 || spec.scale_value.id)) {
-        pk_graph_fail(g, PD_ERR_UNSUPPORTED, "attention statistics of a part of the matrix are not available for normalised rows with a scale");
+        pk_graph_fail(g, PD_ERR_UNSUPPORTED,
+                      "attention statistics of a part of the matrix are not available for normalised rows "
+                      "with a scale");
         return none;
     }
     tau = spec.tau != 0.0 ? spec.tau : 1.0 / sqrt((double)s.dim[3]);

@@ -163,10 +163,11 @@ static void test_statistics_of_a_part_refuse_what_they_cannot_do(void **state)
 {
     (void)state;
     refused((struct pk_attention_spec){.phi = PK_PHI_SOFTMAX, .scale = 1}, N, PD_ERR_INVALID,
-            "without 7 of 7 tokens");
+            "leave out 7 of 7 tokens");
     refused((struct pk_attention_spec){.phi = PK_PHI_SOFTMAX, .scale = 2}, 1, PD_ERR_UNSUPPORTED,
             "with a scale");
-    refused((struct pk_attention_spec){.phi = PK_PHI_POLY, .scale = 1}, 1, PD_ERR_INVALID, "degree below 1");
+    refused((struct pk_attention_spec){.phi = PK_PHI_POLY, .scale = 1}, 1, PD_ERR_INVALID,
+            "degree must be at least 1");
     refused((struct pk_attention_spec){.phi = PK_PHI_SOFTMAX, .scale = 1, .row_power = 1}, 1, PD_ERR_INVALID,
             "power of the row's length");
 }

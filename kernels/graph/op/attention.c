@@ -100,7 +100,9 @@ static enum pd_err begin(const struct pk_attention_attr *a, const struct pk_type
                 why, PD_ERR_INVALID,
                 "the generator's input must be i32 (3): seed low, seed high, step; or (4): and share");
         if (!(a->dropout >= 0.0 && a->dropout < 1.0) || a->stream >= 0x80000000u)
-            return pd_fail(why, PD_ERR_INVALID, "dropout rate %g is not in [0, 1), or stream %u is not below 2^31", a->dropout, a->stream);
+            return pd_fail(why, PD_ERR_INVALID,
+                           "dropout rate %g is not in [0, 1), or stream %u is not below 2^31", a->dropout,
+                           a->stream);
     }
     if (a->form == PK_FORM_LINEAR) {
         const char *no = pk_attention_not_linear(a, x.nq, x.nk, x.mask >= 0 ? in[x.mask].shape.rank : 0);

@@ -79,7 +79,8 @@ static enum pd_err infer_dw(const struct pk_attr *attr, const struct pk_type *in
         return err;
     if (x->dim[0] != dy->dim[0] || dy->dim[1] != places(attr, x->dim[1], extent[0]) ||
         dy->dim[2] != places(attr, x->dim[2], extent[1]))
-        return pd_fail(why, PD_ERR_INVALID, "dy has not the shape of a convolution of x with a kernel of %lld x %lld",
+        return pd_fail(why, PD_ERR_INVALID,
+                       "dy has not the shape of a convolution of x with a kernel of %lld x %lld",
                        (long long)extent[0], (long long)extent[1]);
     ret_out[0] = (struct pk_type){in[0].dtype, PK_SHAPE(extent[0], extent[1], x->dim[3], dy->dim[3])};
     *ret_n_out = 1;

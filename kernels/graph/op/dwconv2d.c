@@ -11,8 +11,8 @@ static enum pd_err check(const struct pk_type *in, int64_t kh, int64_t kw, struc
     if (in[0].shape.rank != 4)
         return pd_fail(why, PD_ERR_INVALID, "needs images (B, H, W, C)");
     if (kh < 1 || kw < 1 || kh % 2 == 0 || kw % 2 == 0)
-        return pd_fail(why, PD_ERR_INVALID, "a kernel of %lld x %lld: both extents must be odd", (long long)kh,
-                       (long long)kw);
+        return pd_fail(why, PD_ERR_INVALID, "a kernel of %lld x %lld: both extents must be odd",
+                       (long long)kh, (long long)kw);
     return PD_OK;
 }
 

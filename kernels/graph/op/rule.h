@@ -85,15 +85,16 @@ struct pk_rule {
     const char *name;
     int32_t min_in, max_in; /* max -1: any number */
     enum pk_kind kind;
-    bool leaf;        /* memory that no node computes: no inputs, no shape rule */
-    bool fed;         /* a leaf that may be bound anew for every run; with more than one element it is a batch */
-    bool trained;     /* a leaf that is a parameter */
-    bool fixed;       /* a leaf owned by the graph: it is neither bound nor written */
+    bool leaf;    /* memory that no node computes: no inputs, no shape rule */
+    bool fed;     /* a leaf that may be bound anew for every run; with more than one element it is a batch */
+    bool trained; /* a leaf that is a parameter */
+    bool fixed;   /* a leaf owned by the graph: it is neither bound nor written */
     bool elementwise; /* inputs broadcast; an output element depends on one element of each input, read before
                          it is written */
     bool cheap;       /* cheaper to recompute in the backward part than to keep */
-    bool updates; /* an optimiser's step: input 0 is the parameter; with attr.optim.copy the last is its copy */
-    bool ranks;   /* a collective: never eliminated, and run in the order of building */
+    bool
+        updates; /* an optimiser's step: input 0 is the parameter; with attr.optim.copy the last is its copy */
+    bool ranks;  /* a collective: never eliminated, and run in the order of building */
     /* Checks the inputs and writes the outputs' types. */
     enum pd_err (*infer)(const struct pk_attr *attr, const struct pk_type *in, int32_t n_in,
                          struct pk_type *ret_out, int32_t *ret_n_out, struct pd_why *why);

@@ -94,8 +94,17 @@ static void pictures(const struct data_root *root, const char *cache)
     set = open_set(&o);
     printf("opening again: %.2f s\n", (double)(pd_clock_mono_us() - began) * 1e-6);
     data_free(set);
-    o.height = o.width = 64;
     o.cache_dir = NULL;
+    o.filter = DATA_FILTER_BICUBIC;
+    o.recipe = (struct data_recipe){
+        .ra_n = 2, .ra_m = 9, .ra_std = 0.5, .ra_increasing = true, .erasing = 0.25};
+    set = open_set(&o);
+    for (int i = 0; i < 3; i++)
+        loader("decode JPEG, DeiT's whole recipe", set, 64, 1, 1); /* peer: peers/pillow_recipe.py */
+    data_free(set);
+    memset(&o.recipe, 0, sizeof o.recipe);
+    o.filter = DATA_FILTER_BILINEAR;
+    o.height = o.width = 64;
     set = open_set(&o);
     loader("decode JPEG, crop to 64, flip, normalise", set, 64, 2, 1);
     data_free(set);

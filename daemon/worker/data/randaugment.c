@@ -232,15 +232,41 @@ static uint8_t sample(const struct source *s, double y, double x, int32_t c, enu
     return clip(cubic(line, dy));
 }
 
+/* sample() of three channels at once, where all sixteen pixels lie inside: the same sums in the same order. */
+static void cubic_colours(const struct source *s, double y, double x, uint8_t *to)
+{
+    const double fy = y - 0.5, fx = x - 0.5;
+    const int32_t iy = (int32_t)fy, ix = (int32_t)fx;
+    const double dy = fy - iy, dx = fx - ix;
+    const size_t stride = (size_t)s->width * 3;
+    const uint8_t *corner = s->pixels + (size_t)(iy - 1) * stride + (size_t)(ix - 1) * 3;
+
+    for (int c = 0; c < 3; c++, corner++) {
+        const uint8_t *p = corner;
+        double line[4];
+
+        for (int i = 0; i < 4; i++, p += stride)
+            line[i] = cubic((const double[4]){p[0], p[3], p[6], p[9]}, dx);
+        to[c] = clip(cubic(line, dy));
+    }
+}
+
 /* Pixel (x, y) comes from (a x + b y + c, d x + e y + f). */
 static void by_map(const double map[6], const struct data_randaugment *o, const struct source *s, uint8_t *to)
 {
+    const bool colours = s->channels == 3 && o->filter == DATA_FILTER_BICUBIC;
+
     for (int32_t y = 0; y < s->height; y++)
         for (int32_t x = 0; x < s->width; x++) {
             const double px = x + 0.5, py = y + 0.5;
             const double sx = map[0] * px + map[1] * py + map[2], sy = map[3] * px + map[4] * py + map[5];
             const bool inside = sx >= 0 && sx < s->width && sy >= 0 && sy < s->height;
 
+            if (colours && sx >= 1.5 && sx < s->width - 1.5 && sy >= 1.5 && sy < s->height - 1.5) {
+                cubic_colours(s, sy, sx, to);
+                to += 3;
+                continue;
+            }
             for (int32_t c = 0; c < s->channels; c++)
                 *to++ = inside ? sample(s, sy, sx, c, o->filter) : o->fill[c];
         }

@@ -1,5 +1,5 @@
-# The CUDA language, where it is wanted and there. Sets POLYD_HAVE_CUDA and, with it, the target polyd_cuda: what
-# device code is compiled with.
+# Enables the CUDA language if requested and available. Sets POLYD_HAVE_CUDA and defines the target polyd_cuda, with the
+# compile options of device code.
 #
 #   POLYD_CUDA        AUTO: where nvcc is found (PATH, CUDACXX, /usr/local/cuda/bin); ON: fails without; OFF
 #   POLYD_CUDA_ARCHS  "90a" for everyday work, "80;90a;100" for what is shipped (deploy/presets/cuda.cmake)

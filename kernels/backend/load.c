@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The driver's library: there is a driver if this opens. */
+/* The driver's library; a driver is installed if it opens. */
 static const char *driver_of(const char *name)
 {
     return strcmp(name, "cuda") == 0 ? "libcuda.so.1" : NULL;
@@ -39,11 +39,11 @@ static bool join(char *out, size_t size, const char *folder, const char *middle,
     return n > 0 && (size_t)n < size;
 }
 
-/* Writes the path to open. False: the file does not exist, and `out` is where it should be. */
+/* Writes the path of the plug-in into `out`. False: there is no such file. */
 static bool find(const char *name, char *out, size_t size)
 {
     const char *folder = getenv("POLYD_PLUGIN_DIR");
-    char self[PATH_MAX - 128]; /* room for what is appended */
+    char self[PATH_MAX - 128]; /* leaves room for the suffix */
     ssize_t n;
     char *slash;
 

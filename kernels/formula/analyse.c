@@ -1,4 +1,4 @@
-/* What can be said of a formula before a run. */
+/* Properties of a formula that are known before a run. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static void note(struct pk_formula_report *r, const struct ast *x, const char *f
     r->warnings++;
 }
 
-/* The nodes of the tree that the formula uses: 1; below a branch of where() alone: 2. */
+/* Marks the nodes of the tree that the formula uses with 1; those only below a branch of where() with 2. */
 static void used(const struct pk_formula *f, int a, unsigned char mark, unsigned char *seen)
 {
     if (a < 0 || seen[a] == 1 || seen[a] == mark)
@@ -32,7 +32,7 @@ static void used(const struct pk_formula *f, int a, unsigned char mark, unsigned
         used(f, f->ast[a].kid[k], f->ast[a].op == AST_FN && f->ast[a].fn == FN_WHERE && k ? 2 : mark, seen);
 }
 
-/* Whether one of many logits gives no finite value. */
+/* Whether one of many sampled logits gives a value that is not finite. */
 static bool fails_somewhere(struct pk_formula *f, const double *leaf)
 {
     double at[PK_LEAVES], s[8], a[8];
@@ -89,11 +89,11 @@ static void warn(struct pk_formula *f, const double *at, struct pk_formula_repor
             note(r, x, "the base can be 0 for some logit: a negative power of 0 is infinite");
         else if (x->op == AST_FN && x->fn == FN_LOG && !(in.lo >= 0 && in.nonzero))
             note(r, x, "the logarithm of %s: the value is %s", in.lo < 0 ? "a negative number" : "0",
-                 in.lo < 0 ? "no number for some logits" : "infinite for some logit");
+                 in.lo < 0 ? "not a number for some logits" : "infinite for some logit");
         else if (x->op == AST_FN && x->fn == FN_LOG1P && !(in.lo > -1))
-            note(r, x, "log1p of a number of at most -1: the value is no number for some logits");
+            note(r, x, "log1p of a number of at most -1: the value is not a number for some logits");
         else if (x->op == AST_MEANING && x->length == 4 && !strncmp(f->text + x->at, "sqrt", 4) && in.lo < 0)
-            note(r, x, "the root of a negative number: the value is no number for some logits");
+            note(r, x, "the root of a negative number: the value is not a number for some logits");
         else if (x->op == AST_FN && x->fn == FN_EXP && nf->node[kid].level == NF_PER_ENTRY) {
             double leaf[PK_LEAVES] = {0}, u8, u16;
 
@@ -164,7 +164,7 @@ void pk_formula_report(struct pk_formula *f, const double *leaf, struct pk_formu
 
 static double gauss(uint64_t *state)
 {
-    /* Sum of uniform numbers would have no tails: Box-Muller of a xorshift, of a fixed seed. */
+    /* Box-Muller on a xorshift with a fixed seed; a sum of uniform numbers would have no tails. */
     double u[2];
 
     for (int k = 0; k < 2; k++) {

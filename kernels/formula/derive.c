@@ -1,12 +1,12 @@
-/* Derivatives, forward through the normal form. A product of a slope and what flows in selects last: the factor goes
- * into the branches, and a branch of 0 stays 0 whatever the factor is there. */
+/* Derivatives, forward through the normal form. In the product of a slope and an inner derivative the selection is
+ * outermost: the factor goes into the branches, and a branch that is 0 stays 0 even if the factor is not finite. */
 #include <string.h>
 
 #include "kernels/formula/internal.h"
 
 static const struct num zero = {0, 0, 1};
 
-/* Whether a selection lies on top: k where(...), or a sum that has such a term. */
+/* Whether the node is a selection: k where(...), or a sum that has such a term. */
 static bool selects(const struct nf *f, ref a)
 {
     const struct nf_node *x = &f->node[a];
@@ -58,7 +58,7 @@ static ref times(struct nf *f, ref p, ref q)
                 k = f->term[x.first + i].k;
                 selections++;
             }
-        if (selections <= 3) { /* |s| - s is 0 in one piece: the rest of the sum joins the branches */
+        if (selections <= 3) { /* |s| - s is 0 in one branch: the rest of the sum goes into the branches */
             struct nf_term yes[2], no[2];
 
             rest = nf_sub(f, p, nf_scale(f, chosen, k));

@@ -33,7 +33,7 @@
 #define PK_FORMULA_CODE 128  /* instructions of a program */
 #define PK_FORMULA_NAME 32   /* bytes of a scalar's name, with the NUL */
 
-/* What a formula reads. From SHIFT on: what programs read besides; the text cannot name those. */
+/* Variables of a formula. Those from SHIFT on are read only by programs and cannot be named in the text. */
 enum pk_formula_leaf {
     PK_LEAF_S,
     PK_LEAF_N,
@@ -47,7 +47,7 @@ enum pk_formula_leaf {
     PK_LEAF_WIDTH,
     PK_LEAF_PI,
     PK_LEAF_PARAM,                                     /* and the seven after it */
-    PK_LEAF_SHIFT = PK_LEAF_PARAM + PK_FORMULA_PARAMS, /* m: taken out of every exponent of the row */
+    PK_LEAF_SHIFT = PK_LEAF_PARAM + PK_FORMULA_PARAMS, /* m: subtracted from every exponent of the row */
     PK_LEAF_ROW,                                       /* value of row function 0, and the three after it */
     PK_LEAF_ARG = PK_LEAF_ROW + PK_FORMULA_ROWS, /* the first key that attains row function k, a rowmax */
     PK_LEAF_DA = PK_LEAF_ARG + PK_FORMULA_ROWS,  /* gradient of the entry, times G where the plan has a G */
@@ -57,19 +57,19 @@ enum pk_formula_leaf {
 };
 enum pk_formula_row { PK_ROW_SUM, PK_ROW_MAX };
 
-/* What values a learned scalar can take: any; above 0 (log, softplus); between 0 and 1 (sigmoid). */
+/* Range of a learned scalar: any; above 0 (log, softplus); between 0 and 1 (sigmoid). */
 enum pk_formula_range { PK_RANGE_ANY, PK_RANGE_POSITIVE, PK_RANGE_UNIT };
 
 struct pk_formula_param {
     char name[PK_FORMULA_NAME];
     enum pk_formula_range range;
-    int at; /* character where the text names it first; -1: it does not */
+    int at; /* character of its first use in the text; -1: not used */
 };
 
-/* ACTIVATION: all of the above. START: the initial value of a scalar, of n, h, H, l, L, d and pi alone. */
+/* ACTIVATION: all variables. START: the initial value of a scalar, which may read only n, h, H, l, L, d and pi. */
 enum pk_formula_mode { PK_FORMULA_ACTIVATION, PK_FORMULA_START };
 
-/* What is wrong, or may fail, at which characters of the text. */
+/* An error or a warning about some characters of the text. */
 struct pk_formula_fault {
     int at, length; /* bytes, from 0 */
     char text[320]; /* a sentence, with a suggestion where there is one */
@@ -77,18 +77,18 @@ struct pk_formula_fault {
 
 struct pk_formula;
 
-/* Reads `text`. params (n_params of them, `at` is not read) give the ranges of scalars; a scalar that is not among
- * them has range ANY. `causal`: j <= i may be used in proofs. On PD_OK the caller owns *ret. PD_ERR_INVALID: the text
- * is wrong; PD_ERR_LIMIT: it is too long or too deep; *fault says where and why. PD_ERR_NOMEM. */
+/* Parses `text`. params (n_params of them, `at` is ignored) gives the ranges of scalars; other scalars have range ANY.
+ * `causal`: j <= i may be used in proofs. On PD_OK the caller owns *ret. PD_ERR_INVALID: the text is wrong;
+ * PD_ERR_LIMIT: it is too long or too deep; *fault has the place and the reason. PD_ERR_NOMEM. */
 PD_NODISCARD enum pd_err pk_formula_parse(const char *text, size_t length, enum pk_formula_mode mode,
                                           bool causal, const struct pk_formula_param *params, int n_params,
                                           struct pk_formula **ret, struct pk_formula_fault *fault);
 struct pk_formula *pk_formula_free(struct pk_formula *f);
 
-/* The text and a line that underlines the fault, for a terminal. */
+/* Appends the text and a line that underlines the fault, for a terminal. */
 void pk_formula_underline(const char *text, const struct pk_formula_fault *fault, struct pd_buf *out);
 
-/* Scalars by name, as PK_LEAF_PARAM and the leaves after it; borrowed. */
+/* The learned scalars, sorted by name: *ret[k] is leaf PK_LEAF_PARAM + k. Returns their number. Borrowed from f. */
 int pk_formula_params(const struct pk_formula *f, const struct pk_formula_param **ret);
 bool pk_formula_reads(const struct pk_formula *f, enum pk_formula_leaf leaf);
 /* How many different row functions it has. */
@@ -96,8 +96,8 @@ int pk_formula_row_functions(const struct pk_formula *f);
 
 /* ---- texts ---- */
 
-/* The normal form as text: pk_formula_parse of it gives the same normal form. Two formulas of one canonical text
- * are one function. */
+/* Appends the normal form as text; parsing it gives the same normal form. Formulas with equal canonical texts are the
+ * same function. */
 void pk_formula_canonical(const struct pk_formula *f, struct pd_buf *out);
 void pk_formula_latex(const struct pk_formula *f, struct pd_buf *out);
 /* A Python function attention_weights(s, seen, n, ...) that computes A with PyTorch operations. */
@@ -105,10 +105,10 @@ void pk_formula_torch(const struct pk_formula *f, struct pd_buf *out);
 
 /* ---- values, in doubles (for checks, tests and START) ---- */
 
-/* leaf: values by enum pk_formula_leaf; PI is filled in. Row functions: NaN. */
+/* leaf: values by enum pk_formula_leaf; PI is set here. NaN if the formula has row functions. */
 double pk_formula_value(const struct pk_formula *f, const double *leaf);
-/* A of one row: s[0..n-1], of which seen[k] != 0 count (NULL: all); leaf as above, S and J and NI are set here.
- * slope (may be NULL): dA_k / ds_k with the row functions held. */
+/* A of one row of logits s[0..n-1]; key k is visible if seen[k] != 0 (NULL: all). leaf as above; S, J and NI are set
+ * here. ret_slope (may be NULL): dA_k / ds_k with the row functions held fixed. */
 PD_NODISCARD enum pd_err pk_formula_row_value(struct pk_formula *f, const double *leaf, const double *s,
                                               const unsigned char *seen, int64_t n, double *ret_a,
                                               double *ret_slope);
@@ -118,7 +118,7 @@ const char *pk_formula_leaf_name(enum pk_formula_leaf leaf);
 
 /* ---- derivatives as formulas ---- */
 
-/* d f / d leaf (row functions held) as a text in the grammar; order 1 or 2. PD_ERR_LIMIT: it is too long. */
+/* d f / d leaf (row functions held fixed) as text in the grammar; order 1 or 2. PD_ERR_LIMIT: it is too long. */
 PD_NODISCARD enum pd_err pk_formula_slope_text(struct pk_formula *f, enum pk_formula_leaf leaf, int order,
                                                struct pd_buf *out);
 
@@ -150,8 +150,8 @@ enum pk_formula_op {
 #define PK_FORMULA_CONSTANTS 48
 #define PK_FORMULA_RESULTS 16
 
-/* Several results that share what they can. Instructions 0 .. per_row-1 depend on the row alone (i, ni, row
- * functions, scalars); those after it on the entry. Every result is an operand. */
+/* A program with several results, common subexpressions shared. Instructions 0 .. per_row-1 depend on the row only (i,
+ * ni, row functions, scalars); the others on the entry. Every result is an operand. */
 struct pk_formula_program {
     int32_t count, per_row, constants, results;
     int32_t slots; /* buffers that the entry instructions need: code[].slot is below */
@@ -169,17 +169,17 @@ void pk_formula_run(const struct pk_formula_program *p, const double *leaf, doub
 /* The program as statements of CUDA C (floats): "const float t0 = ...;", leaves by `name(leaf)`. */
 void pk_formula_cuda(const struct pk_formula_program *p, struct pd_buf *out);
 
-/* How A comes about, for kernels.
+/* How kernels compute A.
  *
  *   ONE PASS    A_ij = G_i F_ij: F by `value`, G by `turn`, from the row functions of the whole row
- *   TWO PASSES  A_ij = F_ij, but F reads the row functions: they are known after a pass over the keys
+ *   TWO PASSES  A_ij = F_ij, and F reads the row functions, which need a pass over the keys first
  *
- * If `shift`, m_i = max over seen keys of `exponent` (and of 0 if shift_zero) is SHIFT; F and the row functions are
- * those of exponentials from which m was taken out, and may be scaled by exp(m_old - m_new) as m grows.
+ * If `shift`, m_i = max over visible keys of `exponent` (and of 0 if shift_zero) is SHIFT; F and the row functions use
+ * exponentials with m subtracted from the exponent, and may be scaled by exp(m_old - m_new) as m grows.
  *
  * Backward: dr_k = gradient of row function k. One pass: `turn_back` gives dr_k and the scalars' part through G
  * from D; two passes: `before` gives each entry's part of dr_k. `back` gives F, dS and the scalars' part of an entry.
- * Where a row function is 0 and A is not finite, the row of A is 0 and nothing flows back. */
+ * If a row function is 0 and A is not finite, the row of A and its gradients are 0. */
 struct pk_formula_plan {
     int32_t params, rows;
     enum pk_formula_row row[PK_FORMULA_ROWS];
@@ -194,7 +194,7 @@ struct pk_formula_plan {
     struct pk_formula_program turn_back; /* dr_k, then the scalars' part; per row */
     struct pk_formula_program back;      /* F, dS, then the scalars' part */
     struct pk_formula_program
-        stats; /* A, dA/ds with row functions held; of each row function dA/dR_k, dx_k/ds */
+        stats; /* A, dA/ds with row functions held fixed; for each row function dA/dR_k, dx_k/ds */
     uint8_t turn_scalars, back_scalars; /* bits: which scalars have a part */
 };
 
@@ -202,9 +202,9 @@ struct pk_formula_plan {
 PD_NODISCARD enum pd_err pk_formula_plan(struct pk_formula *f, struct pk_formula_plan *ret,
                                          struct pd_why *why);
 
-/* A built-in that computes the same, or NULL: "softmax", "poly" with *ret_degree and the constant c of c s^p,
- * "sigmoid" and "relu" with c, "taylor", "periodic". *ret_constant: value where it is a number; NaN: it is the
- * formula's `c n^-a`, of exponent *ret_alpha (A = c n^-alpha f). Learned scalars are not recognised. */
+/* The name of a built-in activation that computes the same, or NULL: "softmax", "poly" with *ret_degree and the constant
+ * c of c s^p, "sigmoid" and "relu" with c, "taylor", "periodic". *ret_constant: c if it is a number; NaN if the factor
+ * depends on n as c n^-alpha, with *ret_alpha. Learned scalars are not recognised. */
 const char *pk_formula_builtin(struct pk_formula *f, int *ret_degree, double *ret_constant,
                                double *ret_alpha);
 
@@ -215,7 +215,7 @@ enum pk_formula_parity { PK_PARITY_NONE, PK_PARITY_EVEN, PK_PARITY_ODD };
 struct pk_formula_report {
     double at_zero;                /* A of a row whose logits are all 0 */
     double lo, hi;                 /* proven bounds of A; infinite where there are none */
-    enum pk_formula_parity parity; /* in s, the row functions held; NONE where row functions stand */
+    enum pk_formula_parity parity; /* in s; NONE if there are row functions */
     bool may_fail;                 /* some finite logit gives NaN or an infinity */
     double
         growth; /* log2 of A(2 s) / A(s) for large s: the degree of growth; INFINITY: faster than any power;
@@ -224,6 +224,7 @@ struct pk_formula_report {
     struct pk_formula_fault warning[8];
     struct pk_formula_fault note; /* text is empty if there is nothing to say */
 };
+/* leaf: values as for pk_formula_value. */
 void pk_formula_report(struct pk_formula *f, const double *leaf, struct pk_formula_report *ret);
 
 /* E ||A||_F of n rows of `keys` independent normal logits of deviation `logit_std`, by quadrature (row functions:

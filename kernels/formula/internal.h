@@ -64,7 +64,7 @@ extern const struct fn_row fn_rows[FN_COUNT];
 
 enum nf_op { NF_NUM, NF_LEAF, NF_SUM, NF_PRODUCT, NF_FN, NF_ROW };
 
-/* What a value depends on: nothing of the tile, the query's row, or the single entry. */
+/* What a value depends on: neither row nor key, the query's row, or the single entry. */
 enum nf_level { NF_UNIFORM, NF_PER_ROW, NF_PER_ENTRY };
 
 typedef int32_t ref; /* a node; below 0: none (the store is full) */
@@ -94,7 +94,7 @@ struct nf {
     int16_t hash[NF_HASH];           /* node + 1; 0: free */
     struct interval range[NF_NODES]; /* where `ranged` */
     bool ranged[NF_NODES];
-    struct nf_term pool[NF_POOL]; /* terms of what is being built, as a stack */
+    struct nf_term pool[NF_POOL]; /* stack of terms of nodes under construction */
     int32_t nodes, terms, pooled;
     bool full;
     struct pk_formula *owner; /* of slopes and of the scalars' ranges */
@@ -139,7 +139,7 @@ ref nf_map(struct nf *f, ref a, ref (*map)(void *arg, struct nf *f, ref node), v
 /* Value in doubles: leaf[] by enum pk_formula_leaf, row functions by `rows` (may be NULL). */
 double nf_value(const struct nf *f, ref a, const double *leaf);
 
-/* derive.c: by a leaf or a row function's node; a node that `a` does not hold gives 0. */
+/* derive.c: derivative by a leaf or a row function's node; 0 if `a` does not contain it. */
 ref nf_derive(struct nf *f, ref a, ref by);
 
 /* interval.c */
@@ -191,7 +191,7 @@ struct pk_formula {
     struct nf nf;
 };
 
-/* parse.c: the text of a table's row with a, b, c standing for `arg`. -1 if the store is full. */
+/* parse.c: the text of a row of functions.def with `arg` for a, b, c. -1 if the store is full. */
 ref formula_text(struct pk_formula *f, const char *text, size_t length, const ref *arg);
 
 /* ---- programs ---- */

@@ -27,7 +27,7 @@ struct interval iv_abs(const struct fn_row *f, const struct interval *in)
     return r;
 }
 
-/* Of a function that grows. */
+/* For an increasing function. */
 struct interval iv_up(const struct fn_row *f, const struct interval *in)
 {
     double lo = f->value(in->lo, 0, 0), hi = f->value(in->hi, 0, 0);
@@ -35,7 +35,7 @@ struct interval iv_up(const struct fn_row *f, const struct interval *in)
 
     r.fails = in->fails;
     if (lo >= 0 && f == &fn_rows[FN_EXP])
-        r.nonzero = true; /* exp is above 0, and may overflow: the growth says so, not a failure */
+        r.nonzero = true; /* exp is above 0; an overflow is reported as growth, not as a failure */
     if (f == &fn_rows[FN_SIGMOID] || f == &fn_rows[FN_SOFTPLUS])
         r.nonzero = true;
     if (f->symmetry == SYMMETRY_ODD && f != &fn_rows[FN_SIGN])
@@ -318,7 +318,7 @@ static struct interval find(const struct nf *f, ref a)
 
 struct interval nf_interval(const struct nf *f, ref a)
 {
-    struct nf *cache = (struct nf *)(uintptr_t)f; /* the cache alone is written */
+    struct nf *cache = (struct nf *)(uintptr_t)f; /* only the cache of ranges is written */
 
     if (a < 0)
         return (struct interval){-INFINITY, INFINITY, false, true};

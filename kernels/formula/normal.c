@@ -1,6 +1,6 @@
-/* The normal form: a store of nodes, each of which stands once. A sum's terms are neither sums nor numbers and have
- * coefficient 1 in themselves; a product's factors are neither products nor (to an integer power) numbers. Both are in
- * one order. */
+/* The normal form: a store of unique nodes. A sum's terms are neither sums nor numbers, and their coefficients are kept
+ * in the sum; a product's factors are neither products nor (to an integer power) numbers. Terms and factors are
+ * sorted. */
 #include <math.h>
 #include <string.h>
 
@@ -119,7 +119,7 @@ static bool push(struct nf *f, ref node, struct num k)
     return true;
 }
 
-/* Sorts the pool from `first` on and adds up what belongs together. */
+/* Sorts the pool from `first` on and collects like terms. */
 static int collect(struct nf *f, int32_t first)
 {
     struct nf_term *t = f->pool + first;
@@ -184,7 +184,7 @@ ref nf_sum(struct nf *f, const struct nf_term *t, int n, struct num constant)
         goto out;
     kept = collect(f, first);
     t = f->pool + first;
-    /* Selections by one condition become one. */
+    /* Selections with the same condition become one. */
     for (int i = 0; i < kept; i++)
         for (int k = i + 1; k < kept && nf_is_fn(f, t[i].node, FN_WHERE); k++)
             if (nf_is_fn(f, t[k].node, FN_WHERE) && nf_kid(f, t[i].node, 0) == nf_kid(f, t[k].node, 0)) {
@@ -335,7 +335,7 @@ static void push_product(struct nf *f, ref a, struct num e, struct num *coeffici
     }
 }
 
-/* One rewriting of the collected factors; true if there was one, and the factors are to be collected again. */
+/* Applies one rewriting to the collected factors; true if there was one, and the factors must be collected again. */
 static bool rewrite(struct nf *f, int32_t first, int n)
 {
     struct nf_term *t = f->pool + first;
@@ -363,7 +363,7 @@ static bool rewrite(struct nf *f, int32_t first, int n)
             t[i].node = nf_kid(f, t[i].node, 0);
             return true;
         }
-        /* Roots may have met to an integer power: its base is to be taken apart. */
+        /* Roots may have combined to an integer power, whose base must be expanded. */
         if (num_integer(t[i].k) &&
             (f->node[t[i].node].op == NF_PRODUCT || f->node[t[i].node].op == NF_NUM ||
              (f->node[t[i].node].op == NF_SUM && !num_is(f->term[f->node[t[i].node].first].k, 1) &&
@@ -424,7 +424,7 @@ ref nf_product(struct nf *f, const struct nf_term *t, int n, struct num coeffici
             break;
         if (f->full)
             goto out;
-        /* What a rewriting made may be flat no more. */
+        /* The result of a rewriting may be nested again. */
         {
             const int32_t from = f->pooled, to = first;
 
@@ -605,7 +605,7 @@ ref nf_fn(struct nf *f, enum fn fn, ref a, ref b, ref c)
     case FN_MIN:
         if (a == b)
             return a;
-        /* What depends on less comes last, and has the slope of a tie. */
+        /* The argument that depends on less comes last; it gets the slope at a tie. */
         if (f->node[a].op == NF_NUM || f->node[a].level < f->node[b].level ||
             (f->node[b].op != NF_NUM && f->node[a].level == f->node[b].level && nf_compare(f, a, b) > 0)) {
             t[0].node = b;
@@ -652,7 +652,7 @@ ref nf_fn(struct nf *f, enum fn fn, ref a, ref b, ref c)
         if (nf_is_fn(f, a, FN_EXP))
             return nf_fn(f, FN_EXP, nf_mul(f, b, nf_kid(f, a, 0)), -1, -1);
         if (f->node[a].op == NF_PRODUCT &&
-            k.v > 0) { /* (c x y^2)^b = c^b x^b |y|^(2 b) of what is not negative */
+            k.v > 0) { /* (c x y^2)^b = c^b x^b |y|^(2 b) of factors that are not negative */
             const int32_t first = f->node[a].first, n = f->node[a].n, pooled = f->pooled;
             bool all = true;
             ref base = -1;
@@ -673,7 +673,7 @@ ref nf_fn(struct nf *f, enum fn fn, ref a, ref b, ref c)
             if (all)
                 return r;
         }
-        /* Above 0: exp(b log a), whose logarithm leaves the tile. */
+        /* If a > 0: exp(b log a); the logarithm is then computed per row. */
         if (f->node[a].level < NF_PER_ENTRY && nf_interval(f, a).lo >= 0 && nf_interval(f, a).nonzero)
             return nf_fn(f, FN_EXP, nf_mul(f, b, nf_fn(f, FN_LOG, a, -1, -1)), -1, -1);
         break;

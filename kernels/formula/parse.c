@@ -1,4 +1,4 @@
-/* Text to tree to normal form. The grammar stands in formula.h. */
+/* Text to tree to normal form. The grammar is in formula.h. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,7 +48,7 @@ static const char *const leaf_names[] = {
 };
 #define N_LEAF_NAMES ((int)(sizeof leaf_names / sizeof *leaf_names))
 
-/* Names that are no scalars: what they mean elsewhere, and why a formula cannot have it. */
+/* Names that cannot be scalars, with an explanation: their meaning elsewhere, and what to write instead. */
 static const struct {
     const char *name, *why;
 } refused[] = {
@@ -457,7 +457,7 @@ static int name(struct parser *p)
             !strncmp(p->text + p->local[k].start, p->text + start, (size_t)length)) {
             if (p->row_depth && holds_row(f, p->local[k].node))
                 fail_at(p, PD_ERR_INVALID, start, length,
-                        "row functions do not nest: '%.*s' holds one already", length, p->text + start);
+                        "row functions do not nest: '%.*s' contains one already", length, p->text + start);
             return p->local[k].node;
         }
     if (p->token == T_OPEN)
@@ -479,7 +479,7 @@ static int name(struct parser *p)
     }
     why = why_refused(p, start, length);
     if (why) {
-        fail_at(p, PD_ERR_INVALID, start, length, "'%.*s' is no name for a learned scalar: %s", length,
+        fail_at(p, PD_ERR_INVALID, start, length, "'%.*s' cannot be the name of a learned scalar: %s", length,
                 p->text + start, why);
         return 0;
     }
@@ -865,7 +865,7 @@ ref formula_text(struct pk_formula *f, const char *text, size_t length, const re
     root = comparison(&p);
     r = p.failed ? -1 : build(&b, root);
     f->mode = mode;
-    f->n_ast = kept; /* the tree of a table's text is not kept */
+    f->n_ast = kept; /* the tree of a text of functions.def is discarded */
     return r;
 }
 
@@ -887,9 +887,9 @@ static void order_params(struct pk_formula *f)
             f->ast[a].fn = (uint8_t)(PK_LEAF_PARAM + place[f->ast[a].fn - PK_LEAF_PARAM]);
 }
 
-/* ---- checks of the whole ---- */
+/* ---- checks of the whole formula ---- */
 
-/* Products that cancel do not hide a division by 0. */
+/* Finds divisions by 0 also in factors that cancel. */
 static void check_divisions(struct parser *p)
 {
     struct pk_formula *f = p->f;

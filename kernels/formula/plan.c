@@ -1,4 +1,4 @@
-/* How A is computed: row functions become numbers of the row, exponentials are shifted, factors of the row leave. */
+/* How A is computed: row functions become values per row, exponentials are shifted, factors per row are moved out. */
 #include <math.h>
 #include <string.h>
 
@@ -30,8 +30,8 @@ bool nf_reads(const struct nf *f, ref a, int first, int last)
 
 /* ---- the shift ---- */
 
-/* exp(u) is z e for z = exp(m), e = exp(u - m): a value is z^k v. A sum of unlike k takes the largest, and what has
- * less is divided by z, which is exp(-m) of a number of the row. */
+/* exp(u) is z e for z = exp(m), e = exp(u - m), so every value is z^k v. A sum of terms with different k takes the
+ * largest k; the other terms are divided by powers of z = exp(m), a value per row. */
 struct shifter {
     struct nf *f;
     ref u, m;
@@ -321,8 +321,8 @@ static enum pd_err compile(struct nf *f, const struct list *l, struct pk_formula
     return formula_compile(f, l->result, l->n, ret, why);
 }
 
-/* d x_k / d by; of a maximum at the key that attains it. The key's number is compared: a value computed in another
- * order of operations need not be equal to the bit. */
+/* d x_k / d by; for a maximum only at the key that attains it. Keys are compared by index: values computed in another
+ * order of operations need not be bitwise equal. */
 static ref row_slope(struct nf *f, const struct split *s, int k, ref by)
 {
     ref d = nf_derive(f, s->x[k], by);
@@ -336,7 +336,7 @@ static ref row_slope(struct nf *f, const struct split *s, int k, ref by)
                  d, nf_int(f, 0));
 }
 
-/* What reaches leaf `by` through an entry: DA dF/d by, and by the row functions. */
+/* The gradient of leaf `by` through an entry: DA dF/d by, and the part through the row functions. */
 static ref flow(struct nf *f, const struct split *s, ref by)
 {
     ref d = nf_derive(f, s->value, by), sum = d < 0 ? -1 : nf_mul(f, d, nf_leaf(f, PK_LEAF_DA));

@@ -6,7 +6,7 @@
 
 #include "kernels/formula/internal.h"
 
-enum strength { OF_SUM, OF_PRODUCT, OF_POWER }; /* what the place around binds */
+enum strength { OF_SUM, OF_PRODUCT, OF_POWER }; /* precedence of the surrounding operator */
 
 struct printer {
     const struct pk_formula *f;
@@ -118,7 +118,7 @@ static void factor(struct printer *p, ref base, struct num e, bool alone)
             print(p, base, OF_SUM);
             pd_buf_str(p->out, "}");
         } else if (p->style == STYLE_TORCH) {
-            /* A root of a number of Python is not torch's. */
+            /* torch.sqrt takes no Python number, so a root is written as a power. */
             print(p, base, OF_POWER);
             pd_buf_printf(p->out, "**(%lld/2)", (long long)e.p);
             return;
@@ -238,7 +238,7 @@ static void with_pattern(struct printer *p, const char *pattern, ref a)
             pd_buf_append(p->out, c, 1);
 }
 
-/* Arguments of PyTorch's functions must be tensors: what reads no tensor is made one. */
+/* Arguments of PyTorch's functions must be tensors: an expression without a tensor is converted to one. */
 static void torch_function(struct printer *p, ref a)
 {
     const struct nf *f = &p->f->nf;

@@ -1,5 +1,5 @@
-/* Normal form to instructions. Values that only the row decides come first; products share common parts; what is equal
- * is computed once. */
+/* Normal form to instructions. Values that depend only on the row come first; products share common factors; equal
+ * subexpressions are computed once. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,7 +24,7 @@ struct maker {
     const char *limit;
 };
 
-/* ---- a form that is cheap to compute ---- */
+/* ---- rewriting into a cheaper form ---- */
 
 /* Whether no argument makes it NaN or infinite by a division, a root or a logarithm. */
 static bool safe(const struct nf *f, ref a)
@@ -326,7 +326,7 @@ out:
     return over;
 }
 
-/* The part of a product that only the row decides (entry: the other), with coefficient 1. */
+/* The part of a product that depends only on the row (`entry`: the other part), with coefficient 1. */
 static ref part(struct nf *f, ref a, bool entry)
 {
     const struct nf_node x = f->node[a];
@@ -382,7 +382,7 @@ static int16_t emit_product(struct maker *m, ref a, struct num scale)
     return num_is(k, -1) ? instruction(m, PK_FO_NEG, 0, r, 0, 0) : r;
 }
 
-/* scale times the sum. Terms of the row come first, so that they leave the tile. */
+/* scale times the sum. Terms that depend only on the row come first, so that they are computed once per row. */
 static int16_t emit_sum(struct maker *m, ref a, struct num scale)
 {
     struct nf *f = m->f;

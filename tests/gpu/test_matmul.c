@@ -59,7 +59,7 @@ static void take_log(void *user, int level, const char *text)
 {
     (void)user;
     said_fallback += level == 4 && strstr(text, "cuBLASLt has no algorithm") != NULL;
-    said_foreign += level == 4 && strstr(text, "a kept choice was ignored") != NULL;
+    said_foreign += level == 4 && strstr(text, "ignored a stored choice") != NULL;
 }
 
 static const struct pk_host host = {.log = take_log, .tuned_get = tuned_get, .tuned_put = tuned_put};

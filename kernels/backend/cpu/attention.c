@@ -69,7 +69,7 @@ static void power_forward(const struct pk_attention_attr *a, const struct view *
     }
 }
 
-/* Of what needs no statistics first. */
+/* For rows of phi.h that need no statistics first. */
 static void phi_forward(const struct pk_attention_attr *a, const struct view *w, real *s)
 {
     const int64_t nv = cpu_div_up(w->lanes, W);
@@ -95,7 +95,7 @@ static void phi_forward(const struct pk_attention_attr *a, const struct view *w,
     }
 }
 
-/* Adds the rows of a tile to what earlier blocks have summed. */
+/* Adds the rows of a tile to the sums of earlier blocks. */
 static void add_sums(const struct view *w, const real *s, real *sum)
 {
     const int64_t nv = cpu_div_up(w->lanes, W);
@@ -205,7 +205,7 @@ static void forward_task(void *arg, int64_t task, int thread)
     for (int64_t i = q0; normalised && i < q1; i++) {
         real sum = t.sum[i - q0], *out = &j->sums[(b * j->heads + h) * j->nq + i];
 
-        /* A bias shifts every logit alike: it cancels in softmax's A and counts in the sum alone. */
+        /* A bias shifts every logit by the same amount: it cancels in softmax's A and changes only the sum. */
         if (!softmax)
             *out = sum;
         else

@@ -1,5 +1,4 @@
-/* kernels/backend/cpu/attention.h: the inputs, outputs and masks of an attention call, as its kernels see
- * them. */
+/* kernels/backend/cpu/attention.h: inputs, outputs and masks of an attention call, in the form that its kernels use. */
 #pragma once
 
 #include "kernels/backend/cpu/micro.h"
@@ -10,7 +9,7 @@
 #define GROUP_FEW 128   /* ... and when there are not */
 #define PAIRS_MANY 16
 #define FEW_QUERIES 4 /* up to here (decoding) keys are read once, without tiles ... */
-#define FEW_KEYS 16   /* ... unless tiles cost nothing either */
+#define FEW_KEYS 16   /* ... except where tiles cost no more */
 
 /* One (b, h) slice of a tensor of rows: element (i, c) at p + b * sb + h * sh + i * sn + c * sd. */
 struct rows {
@@ -30,7 +29,7 @@ struct attention {
     const struct pk_view *sums_in;
     real *sums;     /* log of the sum of exponentials, or the sum of phi, where rows are normalised */
     double *dscale; /* of each (b, h) */
-    /* What is prepared once for all tiles; tile t holds queries from t * TILE on. */
+    /* Prepared once for all tiles; tile t holds queries from t * TILE on. */
     int64_t tiles;
     real *bias_t;   /* (H, tiles, Nk, TILE) */
     uint64_t *seen; /* (W, tiles, Nk): the queries of a tile that see a key, as bits */
@@ -43,10 +42,10 @@ struct attention {
     size_t scratch_bytes;
 };
 
-/* ---- the linear order (attention_linear.c) ---- */
+/* ---- the linear form (attention_linear.c) ---- */
 
-/* A multiply-add of the linear order, in those of the square; measured by tests/bench/linear_bench.c at d =
- * 64 for x and x^2, causal and not: 0.7 to 1.2 forward, 0.8 to 1.5 backward. */
+/* Time of a multiply-add of the linear form relative to the quadratic form; measured by tests/bench/linear_bench.c
+ * at d = 64 for x and x^2, causal and not: 0.7 to 1.2 forward, 0.8 to 1.5 backward. */
 #define LINEAR_COST 1.1
 #define LINEAR_COST_BWD 1.5
 
@@ -142,7 +141,7 @@ static inline void attention_shape(struct attention *j, const struct pk_call *c)
     j->keys = cpu_min(KEYS, cpu_max(1, j->nk));
     j->few = !backward && j->nq <= FEW_QUERIES && j->nk >= FEW_KEYS && j->q.sd == 1 && j->k.sd == 1 &&
              j->v.sd == 1 && !j->bias && !j->windows && !j->rng;
-    /* A bias has one gradient for all batches: tasks take runs of them, so that few copies are added up. */
+    /* The gradient of a bias is summed over the batch: tasks take runs of batches, so that there are few partial sums. */
     j->runs = backward && j->bias
                   ? cpu_max(1, cpu_min(j->batch, cpu_div_up(PAIRS_MANY, cpu_max(1, j->heads))))
                   : cpu_max(1, j->batch);
@@ -175,7 +174,7 @@ static inline int64_t shift_of(const struct attention *j, int64_t b)
     return ((const int32_t *)l->data)[(l->shape.dim[0] == 1 ? 0 : b) * l->stride[0]] - j->nq;
 }
 
-/* What row_power makes of row i. */
+/* The factor of row_power on row i. */
 static inline real row_factor(const struct attention *j, int64_t b, int64_t i)
 {
     return (real)pow((double)cpu_max(1, i + 1 + shift_of(j, b)), -j->a->row_power);

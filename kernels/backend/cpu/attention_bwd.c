@@ -7,7 +7,7 @@
 #include "kernels/backend/cpu/attention_phi.h"
 #include "kernels/backend/cpu/attention_tile.h"
 
-/* From x = S' and dp = dP' of a row: p goes to s, ds to g, and p dp to the gradient of the scale. */
+/* From x = S' and dp = dP' of a row: writes p to s and dS to g, and adds p dp to the gradient of the scale. */
 #define ROWS_BACKWARD(setup, f_p, f_ds)                                                                      \
     do {                                                                                                     \
         for (int64_t r = 0; r < w->n; r++) {                                                                 \
@@ -71,7 +71,7 @@ static void softmax_backward(const struct view *w, real factor, const real *lse,
     }
 }
 
-/* By the kind of a row. sums: one over the sum of f; of exponentials the log of their sum. */
+/* By the kind of the row of phi.h. sums: 1 / sum of f; for EXPONENTIAL the log of the sum. */
 #define ALONE(name) ROWS_BACKWARD(x += bias, phi_##name(x), phi_##name##_df(x, p, dp))
 #define HOMOGENEOUS ALONE
 #define SUMMED(name)                                                                                         \
@@ -145,7 +145,7 @@ static void add_rows(int64_t n, int64_t lanes, const real *from, real *to)
             vst(to + r * TILE + v * W, vld(to + r * TILE + v * W) + vld(from + r * TILE + v * W));
 }
 
-/* What multiplies dS at the end: c and p here, or nothing where dS holds c already. */
+/* Factor on dS at the end: c and p, or 1 if dS holds c already. */
 static double inner_of(const struct attention *j, int64_t h)
 {
     if (pk_phi_normalised(j->a->phi))
@@ -249,7 +249,7 @@ static void backward_task(void *arg, int64_t task, int thread)
         backward_pair(j, b, h, thread, dbias);
 }
 
-/* Adds up the runs, in their order, and lays the sum out as the bias is. */
+/* Sums the runs in order and writes the sum in the layout of the bias. */
 static void dbias_task(void *arg, int64_t task, int thread)
 {
     const struct attention *j = arg;

@@ -71,7 +71,7 @@ static inline void apply(const struct attention *j, real *f, bool key, int64_t n
     }
 }
 
-/* s = phi of the square of a chunk, lanes being queries; key r is seen from lane r on. */
+/* s = phi of the scores within a chunk; lanes are queries, and key r is visible from lane r on. */
 static inline void square_forward(const struct attention *j, int64_t n, real *s)
 {
     const int64_t nv = cpu_div_up(n, W);

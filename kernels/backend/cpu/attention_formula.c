@@ -1,7 +1,7 @@
 /* FORMULA: y = A v, where A is a formula of the logits and of their rows (kernels/formula/formula.h), in tiles as
  * ATTENTION (attention.c). One pass: A_ij = G_i F_ij, F and the row functions summed together, G applied to the row of
  * y. Two passes: the row functions first, then F, which reads them. A shift m, the largest exponent of a row, grows from
- * block to block, and what was summed shrinks by exp(m_old - m_new).
+ * block to block, and the sums so far are multiplied by exp(m_old - m_new).
  *
  * Tasks are (batch, head, group of queries). */
 #include "kernels/backend/cpu/attention_formula.h"
@@ -21,7 +21,7 @@ static size_t scratch_of(const struct formula *f)
 
 static void formula_scratch(struct formula *f, struct cpu_scratch *s, int threads)
 {
-    job_scratch(&f->j, s, threads); /* a bias laid out, and masks as bits */
+    job_scratch(&f->j, s, threads); /* bias by tiles, and masks as bits */
     f->j.scratch_bytes = scratch_of(f);
     f->j.scratch = cpu_take(s, f->j.scratch_bytes * (size_t)threads);
 }
@@ -36,7 +36,7 @@ size_t PK_FN(formula_workspace)(const struct pk_backend *b, const struct pk_call
     return s.used;
 }
 
-/* The shift of a tile's rows grows by what the tile shows; sums and acc (may be NULL) shrink. */
+/* Raises the shift of a tile's rows to the tile's exponents; rescales sums and acc (may be NULL). */
 static void shift_tile(const struct formula *f, struct state *t, const struct view *w, int64_t at, int64_t k0,
                        const real *s, real *acc)
 {
@@ -44,7 +44,7 @@ static void shift_tile(const struct formula *f, struct state *t, const struct vi
     real old[TILE], shrink[TILE];
     bool shrunk = false;
 
-    /* The shift of a row that has seen nothing yet is kept as -infinity in `old` alone: programs read a number. */
+    /* The shift of a row without a visible key so far is -infinity in `old` only: programs need a finite number. */
     for (int64_t v = 0; v < nv; v++)
         vst(old + v * W, vld(t->m + at + v * W));
     run_row_part(&t->exponent, &t->l, nv);
@@ -74,7 +74,7 @@ static void shift_tile(const struct formula *f, struct state *t, const struct vi
             vst(acc + i * ld + c, vld(acc + i * ld + c) * shrink[i]);
 }
 
-/* Adds what a program gives from result `first` on to the row functions. */
+/* Adds the results of a program from `first` on to the row functions. */
 static void rows_block(const struct formula *f, struct state *t, const struct view *w, int64_t at, int64_t k0,
                        int64_t r0, int64_t n, const struct operand *x)
 {
@@ -98,7 +98,7 @@ static void rows_begin(const struct formula *f, struct state *t, int64_t n)
     }
 }
 
-/* Programs subtract the shift: that of a row that sees nothing is 0. */
+/* Programs subtract the shift; it is 0 for a row without visible keys. */
 static void shift_end(struct state *t, int64_t n)
 {
     for (int64_t i = 0; t->m && i < cpu_round_up(n, TILE); i++)

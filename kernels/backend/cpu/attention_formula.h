@@ -8,8 +8,8 @@
  *       :  |               |  runs over all of it       I, NI, ROW, SHIFT, ...     TILE lanes              0
  *  ROWS-1  +---------------+  before the next           constants, scalars         TILE equal lanes        0
  *
- * So an instruction costs one loop over memory of the first cache level. A result may be written into the tile at
- * once, where nothing later in the program reads what stands there. */
+ * So an instruction costs one loop over memory of the first cache level. A result may be written directly into the tile
+ * if no later instruction reads the old value. */
 #pragma once
 
 #include "kernels/backend/cpu/attention_tile.h"
@@ -42,7 +42,7 @@ INLINE vec vpower(vec a, vec b)
     return r;
 }
 #else
-/* log(1 + x): the rounding of 1 + x is made good by x / ((1 + x) - 1). */
+/* log(1 + x); the factor x / ((1 + x) - 1) corrects the rounding of 1 + x. */
 INLINE vec vlog1p(vec x)
 {
     const vec u = 1 + x, d = u - 1;
@@ -90,10 +90,10 @@ struct ready {
     real *constant; /* (constants, TILE) */
     real *row;      /* (per_row, TILE) */
     bool reads_j;
-    bool direct[2]; /* result 0 may be written over S at once, result 1 over DA */
+    bool direct[2]; /* result 0 may be written directly over S, result 1 over DA */
 };
 
-/* Where leaves stand: TILE lanes each, but S, J and DA, which are rows of the block. */
+/* Addresses of the leaves: TILE lanes each; S, J and DA are rows of the block. */
 struct leaves {
     const real *at[PK_LEAVES];
 };
@@ -267,7 +267,7 @@ static inline void run_row_part(const struct ready *f, const struct leaves *l, i
 }
 
 /* The instructions of the entry, over n <= ROWS keys. slot: (slots, BLOCK). target[k] (k < 2, may be NULL): the block
- * of the tile that result k goes to; it may stand there after this, or elsewhere: ret tells. ret: of every result. */
+ * of the tile where result k may be written. ret: the address of every result, which need not be its target. */
 static inline void run_block(const struct ready *f, const struct leaves *l, int64_t n, int64_t nv, real *slot,
                              real *const *target, struct operand *ret)
 {
@@ -284,7 +284,7 @@ static inline void run_block(const struct ready *f, const struct leaves *l, int6
         ret[k] = operand_of(f, l, f->p->result[k], out);
 }
 
-/* ---- what kernels share ---- */
+/* ---- shared by the kernels ---- */
 
 struct formula {
     struct attention j;
@@ -322,16 +322,16 @@ static inline void formula_shape(struct formula *f, const struct pk_call *c)
         f->j.sums_in = &c->in[f->j.after + 2];
 }
 
-/* Scratch of one thread, beside struct tile. */
+/* Scratch of one thread, in addition to struct tile. */
 struct state {
     struct ready exponent, value, sums, turn, before, turn_back, back;
-    real *slot;                 /* buffers of blocks, of the program that needs most */
+    real *slot;                 /* buffers of blocks, for the program that needs most */
     real *keys;                 /* J of a block */
     real *uniform[PK_LEAVES];   /* TILE equal lanes; NULL: not uniform */
     real *i, *ni;               /* of the task's queries */
     real *row[PK_FORMULA_ROWS]; /* row functions */
     real *arg[PK_FORMULA_ROWS]; /* keys that attain them */
-    real *m, *g, *live;         /* the shift; G; 1, or 0 where the row of A is 0 whatever the programs say */
+    real *m, *g, *live;         /* the shift; G; 1, or 0 where the row of A is 0 regardless of the programs */
     real *d, *drow[PK_FORMULA_ROWS];
     struct leaves l;
 };
@@ -388,7 +388,7 @@ static inline double scalar_of(const struct formula *f, int k, int64_t h)
     return (double)((const real *)f->scalars->data)[k * f->scalars->stride[0] + h * f->scalars->stride[1]];
 }
 
-/* Leaves that a head decides. */
+/* Sets the leaves that depend on the head. */
 static inline void state_head(const struct formula *f, struct state *t, int64_t h)
 {
     double value[PK_LEAVES] = {[PK_LEAF_N] = f->attr->n,
@@ -406,7 +406,7 @@ static inline void state_head(const struct formula *f, struct state *t, int64_t 
             t->uniform[k][i] = (real)value[k];
 }
 
-/* Positions and counts of n queries from q0 on, of batch b, and which of them see something. */
+/* Positions and key counts of n queries from q0 on, of batch b, and which of them have a visible key. */
 static inline void state_rows(const struct formula *f, struct state *t, int64_t b, int64_t q0, int64_t n)
 {
     const struct attention *j = &f->j;
@@ -433,7 +433,7 @@ static inline void state_rows(const struct formula *f, struct state *t, int64_t 
     }
 }
 
-/* Leaves of the tile whose queries begin `at` behind the task's first. */
+/* Sets the leaves of the tile whose queries begin `at` after the task's first. */
 static inline void state_tile(const struct formula *f, struct state *t, int64_t at)
 {
     for (int k = 0; k < PK_LEAVES; k++)
@@ -461,7 +461,7 @@ static inline void block_keys(struct state *t, int64_t from, int64_t n)
             vst(t->keys + r * TILE + v * W, vset((real)(from + r)));
 }
 
-/* Copies a result into rows r0 .. r0+n-1 of a tile, 0 where hidden. What stands there already is only masked. */
+/* Copies a result into rows r0 .. r0+n-1 of a tile, 0 where hidden. A result already in place is only masked. */
 static inline void put_block(const struct view *w, int64_t r0, int64_t n, struct operand from, real *tile)
 {
     const int64_t nv = cpu_div_up(w->lanes, W);
@@ -502,7 +502,8 @@ static inline void sum_block(const struct view *w, int64_t r0, int64_t n, struct
     }
 }
 
-/* The largest of a result's visible entries, and the first key (of k0 on) that has it; arg may be NULL. A NaN stays. */
+/* The maximum of a result's visible entries, and the first key (from k0 on) that attains it; arg may be NULL. NaN
+ * propagates. */
 static inline void max_block(const struct view *w, int64_t r0, int64_t n, struct operand from, int64_t k0,
                              real *max, real *arg)
 {
@@ -528,8 +529,8 @@ static inline void max_block(const struct view *w, int64_t r0, int64_t n, struct
     }
 }
 
-/* G of a tile's rows from their row functions; 0 where a row sees nothing, and where a row function is 0 and G is not
- * finite: `live` then says 0 as well. nv vectors. */
+/* G of a tile's rows from their row functions, nv vectors. G and `live` are 0 if a row has no visible key, or if a row
+ * function is 0 and G is not finite. */
 static inline void turn_rows(const struct formula *f, struct state *t, int64_t at, int64_t nv)
 {
     struct operand g;
@@ -549,7 +550,7 @@ static inline void turn_rows(const struct formula *f, struct state *t, int64_t a
     }
 }
 
-/* Two passes: where a row function is 0, what is not finite is 0. */
+/* Two passes: if a row function is 0, values that are not finite become 0. */
 static inline void mend_rows(const struct formula *f, const struct state *t, int64_t at, const struct view *w,
                              real *s)
 {

@@ -1,8 +1,8 @@
-/* FORMULA_BWD, in tiles as ATTENTION_BWD (attention_bwd.c): S and dP = dY V' are computed again, the program `back`
- * makes F, dS and the scalars' parts of them.
+/* FORMULA_BWD, in tiles as ATTENTION_BWD (attention_bwd.c): S and dP = dY V' are recomputed, and the program `back`
+ * computes F, dS and the scalars' parts from them.
  *
- * What row functions pass on: of one pass, dr_k = D dG/dr_k with D = sum_j dA_ij F_ij = (dY Y)_i / G_i. Where a G is 0 that
- * quotient is unknown, and D is summed in a sweep of its own; so is dr_k of two passes.
+ * Gradients of row functions: with one pass, dr_k = D dG/dr_k with D = sum_j dA_ij F_ij = (dY Y)_i / G_i. If a G is 0
+ * the quotient is undefined, and D is summed in a sweep of its own; so is dr_k with two passes.
  *
  * Tasks are (batch, head), so that dK, dV and the scalars' sums, in doubles, belong to one task. */
 #include "kernels/backend/cpu/attention_formula.h"
@@ -20,7 +20,7 @@ static size_t scratch_of(const struct formula *f)
 
 static void formula_scratch(struct formula *f, struct cpu_scratch *s, int threads)
 {
-    job_scratch(&f->j, s, threads); /* a bias laid out, masks as bits, runs of dbias */
+    job_scratch(&f->j, s, threads); /* bias by tiles, masks as bits, runs of dbias */
     f->j.scratch_bytes = scratch_of(f);
     f->j.scratch = cpu_take(s, f->j.scratch_bytes * (size_t)threads);
     f->dscalars = cpu_take(s, (size_t)(f->j.batch * f->j.heads * f->plan->params) * sizeof(double));
@@ -36,7 +36,7 @@ size_t PK_FN(formula_bwd_workspace)(const struct pk_backend *b, const struct pk_
     return s.used;
 }
 
-/* What FORMULA has kept of the rows, and G. */
+/* Loads the row statistics saved by FORMULA, and computes G. */
 static void load_rows_of(const struct formula *f, struct state *x, int64_t b, int64_t h)
 {
     const struct attention *j = &f->j;
@@ -147,7 +147,7 @@ static void sweep(struct pair *p)
                 x->drow[k][i] = 0;
 }
 
-/* D and, of one pass, dr_k and what reaches scalars through G. */
+/* Computes D and, with one pass, dr_k and the scalars' part through G. */
 static void turn_back(struct pair *p, double *dscalar)
 {
     const struct formula *f = p->f;
@@ -231,7 +231,7 @@ static void backward_tile(struct pair *p, const struct view *w, int64_t i0, int6
         run_block(&x->back, &x->l, n, nv, x->slot, target, r);
         for (int k = 2; k < f->plan->back.results; k++)
             sum_block(w, r0, n, r[k], sum[k - 2]);
-        /* A result that is a leaf's tile itself is read before that tile is written. */
+        /* A result may be a leaf's tile itself: it is read before that tile is written. */
         if (r[1].p == target[0]) {
             put_block(w, r0, n, r[1], p->t.g);
             put_block(w, r0, n, r[0], p->t.s);
@@ -298,7 +298,7 @@ static void backward_pair(const struct formula *f, int64_t b, int64_t h, int thr
     state_rows(f, &p.x, b, 0, j->nq);
     load_rows_of(f, &p.x, b, h);
     turn_back(&p, through);
-    /* One G for all rows, and nothing but DA in dS: it is a factor of the results. */
+    /* If G is equal for all rows and dS depends only on DA, G is applied to the results. */
     for (int64_t i = 0; i < j->nq; i++)
         equal = equal && p.x.g[i] == p.x.g[0];
     if (equal && j->nq > 0) {
@@ -352,7 +352,7 @@ static void backward_task(void *arg, int64_t task, int thread)
         backward_pair(f, b, h, thread, dbias);
 }
 
-/* Adds up the runs, in their order, and lays the sum out as the bias is. */
+/* Sums the runs in order and writes the sum in the layout of the bias. */
 static void dbias_task(void *arg, int64_t task, int thread)
 {
     const struct formula *f = arg;

@@ -17,7 +17,7 @@ struct row {
     double *s, *a, *g;                               /* logits, A, dA/ds */
     double *u[PK_FORMULA_ROWS], *w[PK_FORMULA_ROWS]; /* each (Nk) */
     double *wk[PK_FORMULA_ROWS];                     /* sum_j w_kj k_j (d) */
-    int64_t *key;                                    /* which keys are seen, in order */
+    int64_t *key;                                    /* indices of the visible keys, in order */
 };
 
 static void row_scratch(const struct formula *f, struct row *r, struct cpu_scratch *s)

@@ -1,27 +1,26 @@
-/* ATTENTION and ATTENTION_BWD of x and x^2 in linear order: with features F(x) such that
+/* ATTENTION and ATTENTION_BWD of x and x^2 in linear form: with features F(x) such that
  * <F(q), F(k)> = (q k)^p,
  *
  *     St = F(K)' V      Y = c F(tau Q) St
  *
- * Causal attention goes in chunks of TILE tokens: the square of a chunk is computed as such, and St holds what
- * lies before the chunk.
+ * Causal attention goes in chunks of TILE tokens: scores within a chunk are computed directly, and St is the sum over
+ * all tokens before the chunk.
  *
- * Features of x^2 are the products x_a x_b, a <= b; those of keys carry the 2 of a < b. They are made a block
- * at a time, x_a times up to TILE values of b from a on, for a tile of tokens, and fed to a small product at
- * once: neither all features of a token nor N x N ever exist. St is (features, ld) and stays in the cache.
+ * Features of x^2 are the products x_a x_b, a <= b; those of keys carry the factor 2 of a < b. They are computed a
+ * block at a time, x_a times up to TILE values of b from a on, for a tile of tokens, and used in a small product
+ * immediately: neither all features of a token nor an N x N matrix are stored. St is (features, ld), in the cache.
  *
  * Backward, without the factor c:
  *
  *     dF(Q) = dY St'    dSt = F(tau Q)' dY    dF(K) = V dSt'    dV = F(K) dSt
  *
- * the first in order of chunks, the others against it. Since Y is homogeneous in q, sum(dY Y) = sum(q dq) /
- * p: the gradient of a learned scale. Keys that are masked count as k = v = 0, which for these powers is
- * exact.
+ * the first in the order of chunks, the others in reverse. Since Y is homogeneous in q, sum(dY Y) = sum(q dq) / p,
+ * which is the gradient of a learned scale. Masked keys are treated as k = v = 0, which is exact for these powers.
  *
  * Tasks are (batch, head). */
 #include "kernels/backend/cpu/attention_features.h"
 
-/* Scratch of one thread. Rows have W elements of slack behind the last: blocks begin anywhere. */
+/* Scratch of one thread. Rows have W spare elements after the last, because blocks begin at any element. */
 struct scratch {
     real *state;              /* (features, ld): St, then dSt */
     real *kr, *vr, *qr, *dyr; /* (TILE, ld) */
@@ -96,7 +95,7 @@ size_t PK_FN(attention_linear_workspace)(struct attention *j, int threads)
     return s.used;
 }
 
-/* ---- pieces ---- */
+/* ---- helpers ---- */
 
 static const real *row_at(const struct rows *x, int64_t b, int64_t h, int64_t i)
 {
@@ -117,7 +116,7 @@ static void load_seen(const struct attention *j, const struct rows *x, int64_t b
             memset(to + i * j->ld, 0, (size_t)j->ld * sizeof(real));
 }
 
-/* dx += what dF(x) = y state' says of x */
+/* dx += the gradient of x from dF(x) = y state' */
 static void apply_back(const struct attention *j, struct scratch *t, bool key, int64_t n, const real *x,
                        const real *y, real *dx)
 {
@@ -141,7 +140,7 @@ static void apply_back(const struct attention *j, struct scratch *t, bool key, i
 
                 if (key && k.b0 == k.a)
                     g[0] *= (real)0.5;
-                for (int64_t c = 0; c < k.n; c += W) { /* behind the block g is 0 */
+                for (int64_t c = 0; c < k.n; c += W) { /* g is 0 after the block */
                     vst(to + c, vld(to + c) + a * vld(g + c));
                     dot += vld(g + c) * vld(from + k.b0 + c);
                 }
@@ -167,7 +166,7 @@ static void square_backward(const struct attention *j, int64_t n, real *s, real 
         }
 }
 
-/* s (n keys, n queries) = rows tile, whatever the length of rows. */
+/* s (n keys, n queries) = rows tile, for any length of rows. */
 static void product_chunk(const struct attention *j, struct scratch *t, int64_t n, const real *rows,
                           const real *tile, real *s)
 {
@@ -235,7 +234,7 @@ enum pd_err PK_FN(attention_linear)(struct pk_backend *b, struct attention *j)
 
 /* ---- backward ---- */
 
-/* dQ, and of the squares of chunks dK and dV, all without c; returns sum(tau q dq). */
+/* dQ, and the parts of dK and dV within chunks, all without c; returns sum(tau q dq). */
 static double backward_queries(const struct attention *j, struct scratch *t, int64_t b, int64_t h)
 {
     real *dq = j->dq.p + b * j->dq.sb + h * j->dq.sh, *dk = j->dk.p + b * j->dk.sb + h * j->dk.sh;

@@ -1,5 +1,5 @@
-/* kernels/backend/cpu/attention_phi.h: the rows of phi.h in vectors: phi_NAME(s) is f, phi_NAME_df(s, v, d)
- * is f'(s) d, v being f(s). Powers are not among them: the kernels write out theirs by degree. */
+/* kernels/backend/cpu/attention_phi.h: the rows of phi.h as vector code: phi_NAME(s) is f, phi_NAME_df(s, v, d)
+ * is f'(s) d with v = f(s). Powers are not included: the kernels unroll them by degree. */
 #pragma once
 
 #include "kernels/backend/cpu/vec.h"

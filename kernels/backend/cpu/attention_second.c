@@ -8,8 +8,8 @@
  *     dL/dq = tau (R k + U tangent(k))    dL/dk = tau (R' q + U' tangent(q))    dL/dv = (tangent of A)' dY
  *     dL/dc = sum(P1 T D + P E)           dL/dbias = sum of R over the batch    dL/ddY = tangent of y
  *
- * This is the definition: a query and a key at a time, five products of rows and up to eight sums of rows.
- * Tasks are (batch, head), or heads where a bias has a gradient: it is one for all batches. */
+ * This is the definition: one query and one key at a time, five products of rows and up to eight sums of rows.
+ * Tasks are (batch, head), or heads if a bias has a gradient, which is summed over the batch. */
 #include "kernels/backend/cpu/attention.h"
 
 struct job {

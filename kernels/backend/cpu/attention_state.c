@@ -1,8 +1,8 @@
 /* ATTENTION_STATE: St += F(k)' v, y = c F(tau q) St, own key included (kernels/ENGINE.md 9).
  *
- * Few tokens are taken one by one, in a single pass over the state: it is read and written once per token,
+ * Few tokens are processed one by one, in a single pass over the state: it is read and written once per token,
  * which is the cost of decoding. A prompt goes in chunks of TILE tokens as in attention_linear.c, with
- * products on the state where it lies. Tasks are (batch, head). */
+ * products on the state in place. Tasks are (batch, head). */
 #include "kernels/backend/cpu/attention_features.h"
 
 #define ONE_BY_ONE 4 /* tokens; more go by chunks */
@@ -47,7 +47,7 @@ static void shape(struct job *j, const struct pk_call *c)
     attention_shape(&j->t, c);
     j->position = &c->in[j->t.after];
     j->state = &c->in[j->t.after + 1];
-    /* A product writes whole vectors: rows of the state must be made of them. */
+    /* A product writes whole vectors, so d must be a multiple of the vector length. */
     j->chunks = j->t.nq > ONE_BY_ONE && j->t.d % W == 0;
 }
 

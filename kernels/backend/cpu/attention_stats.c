@@ -97,7 +97,7 @@ static double power(double x, int p)
 #define DPOW(a) (degree * power(a, degree - 1))
 /* clang-format on */
 
-/* f and its slope at one visible logit, without the factor; of exponentials, whose place is known later: 1.
+/* f and its slope at one visible logit, without the factor; 1 for exponentials, which need the row's maximum first.
  */
 static void phi_one(const struct pk_attention_attr *a, double s, double *ret_f, double *ret_slope)
 {

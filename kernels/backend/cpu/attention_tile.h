@@ -18,7 +18,7 @@ struct tile {
     real *acc;       /* forward: Y of the group; backward: dQ; (queries, ld) */
     real *dk, *dv;   /* (keys, ld) */
     real *max, *sum; /* forward: running statistics; backward: sums and rowsum(dY Y); per query */
-    uint64_t *kept;  /* what dropout leaves of a key's row, as bits */
+    uint64_t *kept;  /* queries that dropout keeps in a key's row, as bits */
 };
 
 static inline void tile_scratch(const struct attention *j, struct tile *t, struct cpu_scratch *s)
@@ -75,7 +75,7 @@ static inline void job_scratch(struct attention *j, struct cpu_scratch *s, int t
         j->dbias_t = cpu_take(s, (size_t)(j->runs * j->heads * j->tiles * j->nk * TILE) * sizeof(real));
 }
 
-/* ---- what is prepared for all tiles ---- */
+/* ---- preparation for all tiles ---- */
 
 static inline void bias_task(void *arg, int64_t task, int thread)
 {
@@ -115,7 +115,7 @@ static inline void prepare(struct attention *j, struct cpu_pool *pool)
         cpu_pool_run(pool, j->windows * j->tiles, seen_task, j);
 }
 
-/* ---- what is visible ---- */
+/* ---- visibility ---- */
 
 /* The part of one tile that is visible: rows 0 .. n-1, of which those from `full` on only to the lanes
  * from (row - edge) on; hidden (may be NULL, with stride) names masked keys by 0. */
@@ -123,7 +123,7 @@ struct view {
     int64_t n, full, edge, lanes;
     const uint8_t *shown;
     int64_t shown_stride;
-    const uint64_t *bits; /* of windows: the lanes that see a row; NULL = all */
+    const uint64_t *bits; /* window masks: the lanes that see a row; NULL = all */
 };
 
 static inline struct view view_of(const struct attention *j, int64_t b, int64_t shift, int64_t i0,
@@ -268,7 +268,7 @@ static inline void zero_rows(int64_t n, int64_t d, real *to, int64_t sn)
         memset(to + i * sn, 0, (size_t)d * sizeof(real));
 }
 
-/* Rows i0 .. i0+n-1 of dY, and the same transposed (NULL: not), times what row_power makes of them. */
+/* Rows i0 .. i0+n-1 of dY times the factor of row_power, and the same transposed (NULL: omitted). */
 static inline void scale_rows(const struct attention *j, int64_t b, int64_t i0, int64_t n, real *rows,
                               real *turned)
 {

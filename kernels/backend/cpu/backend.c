@@ -144,7 +144,7 @@ static enum pd_err cpu_open(const struct pk_host *host, int device, int threads,
         }
         if (l > (int)b->level) {
             err = pd_fail(why, PD_ERR_UNSUPPORTED,
-                          "POLYD_CPU_LEVEL is '%s', and this processor or this build has only %s", level,
+                          "POLYD_CPU_LEVEL is '%s', but this processor or this build supports only %s", level,
                           level_name[b->level]);
             goto out;
         }
@@ -251,7 +251,7 @@ static void *cpu_alloc(struct pk_backend *b, size_t bytes)
         return NULL;
 #ifdef MADV_HUGEPAGE
     if (size >= HUGE_PAGE)
-        (void)madvise(p, size & ~(HUGE_PAGE - 1), MADV_HUGEPAGE); /* a wish */
+        (void)madvise(p, size & ~(HUGE_PAGE - 1), MADV_HUGEPAGE); /* a hint; failure does not matter */
 #endif
     return p;
 }

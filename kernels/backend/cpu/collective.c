@@ -1,4 +1,4 @@
-/* ALL_REDUCE and BROADCAST_RANKS by kernels/comm, on host memory. The thread pool sleeps meanwhile. */
+/* ALL_REDUCE and BROADCAST_RANKS by kernels/comm, on host memory, in the caller's thread. */
 #include <string.h>
 
 #include "kernels/backend/cpu/cpu.h"

@@ -1,8 +1,7 @@
 /* CONV2D and its derivatives by x and by the kernel, as products of matrices.
  *
- * A tile of positions becomes a matrix in the scratch of its thread: a row for each position, in it what the
- * kernel reads there, tap by tap (im2col). With the channels last, the taps of one row of the kernel are one run
- * of memory.
+ * im2col: for a tile of positions, a matrix in the scratch of the thread has one row per position, with the inputs that
+ * the kernel reads there, tap by tap. With the channels last, the taps of one row of the kernel are contiguous.
  *
  *     y  (positions, Co)  = patches of x (positions, kh kw Ci) w
  *     dw (kh kw Ci, Co)   = patches of x' dy, in chunks of positions, whose results are added in order
@@ -18,7 +17,7 @@
 #define TILE_ELEMENTS 524288 /* of the matrix of one tile: 2 MB of f32 */
 #define TILE_MOST 512        /* positions */
 #define TILE_LEAST 32
-#define TASKS 16 /* enough to share out */
+#define TASKS 16 /* so that there are enough tasks */
 #define GROUP_COLUMNS                                                                                        \
     1024 /* dw: columns of the patches that one task takes, at least one row of the kernel */
 #define PARTIAL_BYTES (64 << 20) /* dw: of all chunks */
@@ -49,7 +48,7 @@ struct job {
     real *copy_a, *copy_w;
     struct patches p;
     int64_t tile, columns;     /* positions of one; most columns of its matrix */
-    real *out, *matrix, *rows; /* of each thread: patches of a tile; dx with a stride: its product */
+    real *out, *matrix, *rows; /* per thread: patches of a tile; dx with a stride: its product */
     char *own;
     size_t own_bytes;
     /* dw */
@@ -330,7 +329,8 @@ static void begin(struct job *j, struct pk_backend *b, const struct pk_call *c)
 static enum pd_err end(const struct job *j, struct pd_why *why)
 {
     if (atomic_load(&j->failed))
-        return pd_fail(why, PD_ERR_INTERNAL, "%s refused a product of a convolution", j->b->gemm->name);
+        return pd_fail(why, PD_ERR_INTERNAL, "%s failed to compute a matrix product of a convolution",
+                       j->b->gemm->name);
     return PD_OK;
 }
 

@@ -1,4 +1,4 @@
-/* kernels/backend/cpu/cpu.h: what the files of this back end share.
+/* kernels/backend/cpu/cpu.h: declarations shared by the files of this back end.
  *
  * Most files are compiled six times: for f32 and f64 (CPU_F64), each at three levels of instruction set
  * (portable, AVX2, AVX-512); the level is chosen when the back end is opened. PK_FN gives each copy its
@@ -23,14 +23,14 @@ struct pk_backend {
     struct cpu_pool *pool;
     const struct cpu_gemm *gemm;
     enum cpu_level level;
-    bool half_held, half_products; /* pk_cpu_bf16_hold: as told, not as measured */
+    bool half_held, half_products; /* fixed by pk_cpu_bf16_hold, not measured */
 };
 
 typedef enum pd_err cpu_run_fn(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);
-/* b may be NULL: a machine with default settings. */
+/* b NULL: the answer for a machine with default settings. */
 typedef size_t cpu_workspace_fn(const struct pk_backend *b, const struct pk_call *c);
 
-/* The ops of one copy (level and dtype), and the pieces that tests and the start-up check call alone. */
+/* The ops of one copy (level and dtype), and functions that only tests and the start-up check call. */
 struct cpu_ops {
     cpu_run_fn *run[PK_OP_COUNT];
     cpu_workspace_fn *workspace[PK_OP_COUNT]; /* NULL = none */
@@ -51,21 +51,20 @@ struct cpu_ops {
 };
 
 extern const struct cpu_ops cpu_ops_portable_f32, cpu_ops_portable_f64;
-#if defined CPU_X86_LEVELS /* not where the build has one level alone (POLYD_CPU_LEVELS) */
+#if defined CPU_X86_LEVELS /* only if the build has all levels (POLYD_CPU_LEVELS) */
 extern const struct cpu_ops cpu_ops_avx2_f32, cpu_ops_avx2_f64;
 extern const struct cpu_ops cpu_ops_avx512_f32, cpu_ops_avx512_f64;
 #endif
 
-/* Ops that look at bytes, not at numbers, compiled once (move.c). */
+/* Ops that move bytes without arithmetic, compiled once (move.c). */
 cpu_run_fn cpu_copy, cpu_fill, cpu_concat, cpu_pad, cpu_gather, cpu_one_hot, cpu_cache_append;
-/* What travels between ranks (collective.c). */
+/* Collectives (collective.c). */
 cpu_run_fn cpu_all_reduce, cpu_broadcast_ranks;
 
-/* Calls in which some floats are bf16 (widen.c): whether this is one for which the kernels have no form of
- * their own; whether it can be computed all the same; with which scratch; and doing it by `fn`, the kernel
- * for f32. */
+/* Calls with some bf16 operands (widen.c): whether the call has no kernel of its own and must be widened; whether
+ * widening supports it; the bytes of scratch; and running it with `fn`, the kernel for f32. */
 bool cpu_widens(const struct pk_call *c);
-/* Whether view i (inputs, then outputs) is the working copy that an update writes: always bf16. */
+/* Whether view i (inputs, then outputs) is the working copy written by an optimiser: always bf16. */
 bool cpu_is_copy(const struct pk_call *c, int i);
 bool cpu_widen_supports(const struct pk_call *c);
 size_t cpu_widen_workspace(const struct cpu_ops *ops, const struct pk_backend *b, const struct pk_call *c);
@@ -74,16 +73,16 @@ enum pd_err cpu_widen(cpu_run_fn *fn, const struct cpu_ops *ops, struct pk_backe
 
 /* Products of bf16 (half.c). Mixed precision means the same in both: inputs of bf16, sums of f32. */
 struct cpu_half {
-    bool products;  /* by the library; else by widen.c */
-    double speedup; /* of a product of bf16 over one of f32 in one thread; 0: not measured */
+    bool products;  /* true: by the library; false: by widen.c */
+    double speedup; /* speed of a bf16 product over that of an f32 product, in one thread; 0: not measured */
     char why[200];  /* a sentence */
 };
-/* Of this process: measured at the first call, which takes some tens of milliseconds where the processor has instructions for
- * bf16. Static. */
+/* The choice for this process, measured at the first call, which takes some tens of milliseconds on processors with bf16
+ * instructions. Static. */
 const struct cpu_half *cpu_half(void);
-/* Whether POLYD_CPU_BF16 is a word that cpu_half knows. */
+/* Whether the value of POLYD_CPU_BF16 is valid. */
 bool cpu_half_known(const char *choice);
-/* Whether a call is a product that the library computes of bf16: decided by types, shape and layout. */
+/* Whether the library computes this call as a bf16 product: decided by types, shape and layout. */
 bool cpu_half_takes(const struct pk_backend *b, const struct pk_call *c);
 
 /* Threads of the back end; without one, those of a default configuration here. */
@@ -122,7 +121,7 @@ static inline int64_t cpu_round_up(int64_t a, int64_t b)
 {
     return cpu_div_up(a, b) * b;
 }
-/* Whether a matrix is dense along its rows or its columns, as the libraries want it. */
+/* Whether a matrix is dense along its rows or its columns, as the libraries require. */
 static inline bool cpu_strides_fit(int64_t rows, int64_t cols, int64_t rs, int64_t cs)
 {
     if (cs == 1 || cols == 1)

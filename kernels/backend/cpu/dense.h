@@ -3,7 +3,7 @@
 
 #include "kernels/backend/cpu/move.h"
 
-/* Row-major without gaps, whatever the strides of axes of extent 1. */
+/* Whether a view is row-major without gaps; strides of axes of extent 1 are ignored. */
 static inline bool cpu_dense(const struct pk_view *v)
 {
     int64_t step = 1;
@@ -16,13 +16,13 @@ static inline bool cpu_dense(const struct pk_view *v)
     return true;
 }
 
-/* Bytes of a dense copy of `v`; 0 where it is dense as it lies. */
+/* Bytes of a dense copy of `v`; 0 if it is dense already. */
 static inline size_t cpu_dense_bytes(const struct pk_view *v)
 {
     return cpu_dense(v) ? 0 : (size_t)pk_shape_count(&v->shape) * pk_dtype_size(v->dtype);
 }
 
-/* Makes `v` a dense copy of itself in `copy`, cpu_dense_bytes large; NULL: it is dense. */
+/* Replaces `v` by a dense copy in `copy`, of cpu_dense_bytes; does nothing if `copy` is NULL. */
 static inline void cpu_dense_lay(struct pk_backend *b, struct pk_view *v, void *copy)
 {
     if (!copy)

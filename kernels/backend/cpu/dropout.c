@@ -27,7 +27,7 @@ static void row(const struct job *j, int64_t r)
     }
 }
 
-/* Rows whose sample is drawn as one. */
+/* Rows of samples that are kept or dropped as a whole. */
 static void sample_row(const struct job *j, int64_t r, int64_t sample)
 {
     const int rank = j->x->shape.rank;

@@ -1,7 +1,7 @@
 /* DWCONV2D and its derivative by the kernel; vectors run along the channels.
  *
- * A row of the output is one task. Inside the image, four neighbours along the row share what they read of x: with
- * kernels three wide, six vectors of x and three of the kernel make four outputs a row of the kernel.
+ * A row of the output is one task. Inside the image, four neighbours along the row share their loads of x: with
+ * kernels three wide, each row of the kernel takes six vectors of x and three of the kernel for four outputs.
  *
  * Derivative: a task takes ROWS rows of the batch and writes its sums; those are added in order. */
 #include "kernels/backend/cpu/dense.h"
@@ -16,7 +16,7 @@ struct job {
     struct pk_backend *b;
     int64_t batch, height, width, channels, kh, kw, top,
         left;                 /* top, left: what the kernel reaches before it */
-    int sign;                 /* -1: the kernel is read the other way round */
+    int sign;                 /* -1: the kernel is flipped */
     struct pk_view x, second; /* dense */
     real *copy_x, *copy_second, *out, *partial;
     bool past;     /* the result is stored past the caches */
@@ -76,7 +76,7 @@ static void begin(struct job *j, struct pk_backend *b, const struct pk_call *c)
     cpu_dense_lay(b, &j->second, j->copy_second);
 }
 
-/* Past the caches, where the result is larger than they are: an ordinary store reads the line first, which costs half
+/* Non-temporal stores if the result is larger than the caches: an ordinary store reads the line first, which costs half
  * as much again as reading x. */
 INLINE void store(real *to, vec x, bool past)
 {
@@ -96,7 +96,7 @@ INLINE void store(real *to, vec x, bool past)
 #endif
 }
 
-/* Before others may read what a task stored past the caches. */
+/* Orders a task's non-temporal stores before reads by other threads. */
 INLINE void stored(bool past)
 {
 #if CPU_AVX512 || CPU_AVX2
@@ -166,7 +166,7 @@ static void four(const struct job *j, const real *x, int64_t h, int64_t v, real 
     }
 }
 
-/* What a row of the output reads with kernels three wide: rows of x, and the taps of each from left to right. */
+/* Operands of a row of the output with kernels three wide: rows of x, and the taps of each from left to right. */
 struct lines {
     int64_t count;
     const real *x[TALL], *tap[TALL][3];
@@ -211,7 +211,7 @@ INLINE void side_of_three(const struct lines *l, int64_t c, int64_t at0, real *t
         four_of_three(l, c, at0, e, c - e, to, false, count);
 }
 
-/* False: the kernel is none of those. */
+/* False: the kernel has another size. */
 static bool lines_of(const struct job *j, const real *x, int64_t h, struct lines *l)
 {
     const int64_t c = j->channels, line = j->width * c;

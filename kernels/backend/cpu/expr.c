@@ -1,7 +1,7 @@
 /* EXPR: a postfix program, run block by block.
  *
  * A block of BLOCK elements stays in the first-level cache; each instruction is one vector loop over it.
- * A dense input is read where it lies, the last instruction writes straight to the output, and constants
+ * A dense input is read in place, the last instruction writes directly to the output, and constants
  * stay scalars, so that the common short programs (add, gelu, dgelu times a gradient) are single passes. */
 #include "kernels/backend/cpu/ops.h"
 
@@ -174,7 +174,7 @@ static void binary(enum pk_ex op, int64_t n, struct value a_, struct value b_, r
     case PK_EX_DIV:
         BINARY_LOOP(a / b);
         break;
-    /* A NaN in either operand stays: a diverged run must not look healthy. */
+    /* A NaN in either operand propagates: a diverged run must not look healthy. */
     case PK_EX_MAX:
         BINARY_LOOP(vsel((a > b) | (a != a), a, b));
         break;

@@ -21,9 +21,9 @@ static bool onednn_sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, cons
 
 /* ---- products of bf16 ----
  *
- * dnnl_sgemm has no sister for bf16, so each shape needs a primitive. The library's scratch memory belongs to the
- * thread that made a primitive: each thread has a table of its own, and a shape that hashes to an entry in use
- * takes its place. Making one again is cheap, because the library keeps what it has compiled. */
+ * dnnl_sgemm has no bf16 counterpart, so each shape needs a primitive. The library's scratch memory belongs to the
+ * thread that created a primitive, so each thread has a table of its own; a shape that hashes to an entry in use
+ * replaces it. Creating a primitive again is cheap, because the library caches compiled code. */
 
 #define HALF_TABLE 512 /* entries; a power of two */
 
@@ -99,7 +99,7 @@ static struct half_table *half_table(void)
     return t;
 }
 
-/* Where versions 2 and 3 of the library differ: what describes memory, and how a primitive is made of it. */
+/* The differences between versions 2 and 3 of the library: memory descriptors, and creating primitives from them. */
 #if DNNL_VERSION_MAJOR >= 3
 typedef dnnl_memory_desc_t half_layout;
 
@@ -236,7 +236,7 @@ static bool openblas_found;
 
 static void openblas_open(void)
 {
-    /* The serial build needs no word about threads; the others obey the variables read at load. */
+    /* The serial build has no thread setting; the others obey the environment variables read at load. */
     static const char *const names[] = {
         "/usr/lib/x86_64-linux-gnu/openblas-serial/libopenblas.so.0",
         "libopenblas.so.0",

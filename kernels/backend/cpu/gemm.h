@@ -17,14 +17,14 @@ struct cpu_gemm {
                   const double *b, int64_t ldb, bool add, double *c, int64_t ldc);
 };
 
-/* The library to use. `choice`: "onednn", "openblas", "own" or NULL for the best here. Entries are NULL
- * where our own kernel is to be used. NULL: no such library. */
+/* The library to use. `choice`: "onednn", "openblas", "own" or NULL for the best available. An entry is NULL if
+ * polyd's own kernel is to be used. Returns NULL if there is no such library. */
 const struct cpu_gemm *cpu_gemm_choose(const char *choice);
 
-/* The same of two matrices of bf16 with sums in f32, by oneDNN: C = op(A) op(B). False: the library has no such
- * product here. Its kernels are made at the first call of a shape and belong to the calling thread. */
+/* C = op(A) op(B) for two matrices of bf16 with sums in f32, by oneDNN. False: the library does not support it on this
+ * processor. Its kernels are compiled at the first call of a shape and belong to the calling thread. */
 bool cpu_gemm_half(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda,
                    const uint16_t *b, int64_t ldb, float *c, int64_t ldc);
 
-/* Keeps the libraries' own threading to one thread when called from this thread. */
+/* Limits the libraries to one thread when called from this thread. */
 void cpu_gemm_one_thread(void);

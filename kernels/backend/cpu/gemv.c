@@ -8,9 +8,9 @@
 
 #define FEW_DOTS 32    /* rows of b in one task of dots */
 #define FEW_COLS 1024  /* most columns of one task of sums: 4 KiB of a row, and the sums stay in the cache */
-#define FEW_TASKS 16   /* enough to share out evenly */
+#define FEW_TASKS 16   /* so that tasks divide evenly */
 #define FEW_SPLIT 32   /* least rows of b in a task of sums */
-#define FEW_AHEAD 1024 /* bytes that dots ask for ahead */
+#define FEW_AHEAD 1024 /* bytes that dots prefetch ahead */
 #define LINE 64
 
 struct cpu_few_column {

@@ -1,7 +1,7 @@
-/* Whether products of bf16 are worth their while on this processor. Instructions alone are no sign: AVX512_BF16
- * doubles the rate on one maker's processors and halves it on another's. So both products are timed, in turns and
- * on this thread's clock, and the library's is used if the best of its turns is at least WORTH times as fast.
- * Elsewhere widen.c does the work. */
+/* Whether bf16 products are faster on this processor. The instructions alone do not decide: AVX512_BF16 doubles the rate
+ * on one vendor's processors and halves it on another's. So bf16 and f32 products are timed alternately, by this
+ * thread's CPU clock, and the library's bf16 product is used if its best time is at least WORTH times as fast.
+ * Otherwise widen.c computes them. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +49,7 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The speed of a product of bf16 in those of f32; 0: no memory, or the library has none. */
+/* The speed of a bf16 product relative to f32; 0: out of memory, or not supported by the library. */
 static double measure(void)
 {
     const struct cpu_gemm *gemm = cpu_gemm_choose(NULL);

@@ -56,7 +56,7 @@ void PK_FN(matmul_plan)(struct cpu_matmul *p, struct pk_backend *b, const struct
         p->split_k = cpu_round_up(cpu_div_up(p->k, p->splits), 4);
         p->splits = cpu_div_up(p->k, p->split_k);
     }
-    /* Blocks: large enough for the library, enough of them to share out. */
+    /* Blocks: large enough for the library, and enough of them for all threads. */
     p->bm = cpu_max(1, cpu_min(p->m, p->splits > 1 ? 1024 : 512));
     p->bn = cpu_max(1, cpu_min(p->n, 768));
     if (p->splits == 1 && p->bm * p->bn > BLOCK_OUTPUT)
@@ -121,7 +121,7 @@ size_t PK_FN(matmul_workspace)(const struct pk_backend *b, const struct pk_call 
 
     PK_FN(matmul_plan)(&p, (struct pk_backend *)b, c);
     plan_scratch(&p, &s, cpu_threads_of(b));
-    if (c->attr->matmul.sums) { /* behind the product, in the same memory */
+    if (c->attr->matmul.sums) { /* run after the product, in the same memory */
         struct cpu_matmul_sums sums;
 
         PK_FN(matmul_sums)(c, &sums);
@@ -388,7 +388,7 @@ static enum pd_err product(struct pk_backend *b, const struct pk_call *c, struct
     if (p.x.copied) {
         struct pk_view v = c->in[0];
 
-        /* Batch axes as the output's, so that the copy of each matrix lies at its number. */
+        /* Batch axes as the output's, so that the copies of the matrices are in the order of the output's. */
         for (int i = 0; i < p.lead; i++)
             v.shape.dim[i] = c->out[0].shape.dim[i];
         cpu_copy_view(b, &v, p.copy_x);
@@ -412,8 +412,8 @@ static enum pd_err product(struct pk_backend *b, const struct pk_call *c, struct
     }
     cpu_pool_run(b->pool, p.batch * p.splits * p.blocks_m * p.blocks_n, block_task, &p);
     if (atomic_load(&p.failed))
-        return pd_fail(why, PD_ERR_INTERNAL, "%s refused a product of %lld x %lld x %lld", b->gemm->name,
-                       (long long)p.m, (long long)p.n, (long long)p.k);
+        return pd_fail(why, PD_ERR_INTERNAL, "%s failed to compute a product of %lld x %lld x %lld",
+                       b->gemm->name, (long long)p.m, (long long)p.n, (long long)p.k);
     if (p.splits > 1)
         cpu_pool_run(b->pool, p.m, combine_task, &p);
     return PD_OK;

@@ -5,9 +5,8 @@
 
 #include "kernels/backend/cpu/ops.h"
 
-/* Rows up to which b is read once, at the rate of memory, instead of being packed by the GEMM library. Every
- * row is computed by the same sums whatever the number of rows, so a sequence decoded beside others gets the
- * same bits as alone. */
+/* Rows up to which b is read once, at memory bandwidth, instead of being packed by the GEMM library. The sums of a row
+ * do not depend on the number of rows, so results of decoding are bitwise identical to unbatched ones. */
 #define CPU_FEW_ROWS 16
 
 struct cpu_matrix {
@@ -25,18 +24,19 @@ struct cpu_matmul {
     int lead;                /* leading axes */
     struct cpu_matrix x, y;
     bool ta, tb, few; /* transposed; CPU_FEW_ROWS or less */
-    bool half;        /* b is bf16; it is read as it is by few rows, else converted once */
+    bool half;        /* b is bf16; read directly for few rows, else converted once */
     int64_t lda, ldb;
     enum pk_act act;
     const struct pk_view *bias, *residual;
-    const struct pk_view *pre; /* the slope of act there is the factor; NULL: act is applied */
-    real *kept;                /* what act is applied to goes here as well; or NULL */
-    bool residual_in_place;    /* the residual lies where the output goes */
+    const struct pk_view
+        *pre;               /* the product is multiplied by the slope of act at pre; NULL: act is applied */
+    real *kept;             /* the pre-activation is written here too; or NULL */
+    bool residual_in_place; /* the residual shares the output's memory */
     real *out;
     char *own_scratch;        /* of each thread */
     int64_t few_bn, few_cols; /* columns of one task; tasks side by side */
     struct cpu_few_column *column;
-    real *temp; /* of each thread: a block whose residual waits in the output */
+    real *temp; /* per thread: a block whose residual is still in the output */
     real *copy_x, *copy_y;
     atomic_bool failed; /* the library refused a block */
 };
@@ -52,8 +52,8 @@ struct cpu_matmul_sums {
 };
 void PK_FN(matmul_sums)(const struct pk_call *c, struct cpu_matmul_sums *s);
 
-/* o = act(t + bias) + residual for n values of a row; bias and residual are dense or NULL. What act is applied to
- * goes to `kept` as well, unless that is NULL. With `pre`: o = t slope(pre). */
+/* o = act(t + bias) + residual for n values of a row; bias and residual are dense or NULL. Writes the pre-activation to
+ * `kept` unless that is NULL. With `pre`: o = t slope(pre). */
 void PK_FN(matmul_finish_row)(enum pk_act act, int64_t n, const real *t, const real *bias,
                               const real *residual, const real *pre, real *kept, real *o);
 
@@ -61,7 +61,7 @@ void PK_FN(matmul_finish_row)(enum pk_act act, int64_t n, const real *t, const r
 const real *PK_FN(matmul_operand)(const struct cpu_matmul *p, const struct pk_view *v,
                                   const struct cpu_matrix *x, int64_t size, int64_t batch);
 
-/* The same of b, which may be bf16: where element 0 lies. */
+/* The same for b, which may be bf16: the address of element 0. */
 const char *PK_FN(matmul_b)(const struct cpu_matmul *p, int64_t batch);
 
 /* Columns j .. j+n-1 of row i of matrix number `batch`: finished from t into the output. Strided bias and

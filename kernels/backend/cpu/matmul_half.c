@@ -59,7 +59,7 @@ static const uint16_t *operand(const struct cpu_matmul *p, const struct pk_view 
     return (const uint16_t *)v->data + cpu_offset(p->c->out[0].shape.dim, v->stride, p->lead, batch);
 }
 
-/* n elements of a view from element `at` on, `stride` apart, as f32: where they lie, or in `part`. */
+/* n elements of a view from element `at` on, `stride` apart, as f32: in place, or converted into `part`. */
 static const float *load_part(const struct pk_view *v, int64_t at, int64_t stride, int64_t n, float *part)
 {
     if (v->dtype == PK_F32 && stride == 1)
@@ -77,7 +77,7 @@ static const float *load_part(const struct pk_view *v, int64_t at, int64_t strid
     return part;
 }
 
-/* Where n results are to be computed: in place if they are f32. */
+/* Where to compute n results: directly in the output if it is f32. */
 static float *place_of(const struct pk_view *v, int64_t at, float *part)
 {
     return v->dtype == PK_F32 ? (float *)v->data + at : part;
@@ -182,7 +182,7 @@ size_t PK_FN(matmul_half_workspace)(const struct pk_backend *b, const struct pk_
     struct half_job j;
 
     plan(&j, (struct pk_backend *)(uintptr_t)b, c, &s);
-    if (c->attr->matmul.sums) { /* behind the product, in the same memory */
+    if (c->attr->matmul.sums) { /* run after the product, in the same memory */
         static const struct cpu_ops alone = {.workspace = {[PK_OP_SUM] = PK_FN(reduce_workspace)}};
         struct cpu_matmul_sums sums;
         size_t bytes;
@@ -204,8 +204,9 @@ enum pd_err PK_FN(matmul_half)(struct pk_backend *b, const struct pk_call *c, st
     plan(&j, b, c, &s);
     cpu_pool_run(b->pool, j.p.batch * j.p.splits * j.p.blocks_m * j.p.blocks_n, block_task, &j);
     if (atomic_load(&j.p.failed))
-        return pd_fail(why, PD_ERR_INTERNAL, "onednn refused a product of %lld x %lld x %lld in bf16",
-                       (long long)j.p.m, (long long)j.p.n, (long long)j.p.k);
+        return pd_fail(why, PD_ERR_INTERNAL,
+                       "onednn failed to compute a product of %lld x %lld x %lld in bf16", (long long)j.p.m,
+                       (long long)j.p.n, (long long)j.p.k);
     if (j.p.splits > 1)
         cpu_pool_run(b->pool, j.p.m, combine_task, &j);
     if (!c->attr->matmul.sums)

@@ -10,7 +10,7 @@
 #if CPU_AVX512
 #define MR 12
 #else
-#define MR 4 /* 16 registers: 8 sums, 2 of B, 1 of A, and room */
+#define MR 4 /* 16 registers: 8 sums, 2 of B, 1 of A; the rest is spare */
 #endif
 #define TILE 64 /* queries of an attention tile: row length of its scratch */
 

@@ -8,8 +8,8 @@ void PK_FN(own_gemm)(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const vo
 size_t PK_FN(own_gemm_scratch)(void);
 double PK_FN(fma_peak)(int64_t turns);
 
-/* One block in this thread, by the library or else by our kernels: C (M, N) = op(A) op(B) [+ C]. False: the
- * library refused. `scratch`: block_scratch bytes for each thread, a multiple of 64; 0: none is needed. b NULL: a
+/* One block in this thread, by the library or else by polyd's kernels: C (M, N) = op(A) op(B) [+ C]. False: the
+ * library failed. `scratch`: block_scratch bytes per thread, a multiple of 64; 0: none is needed. b NULL: a
  * machine with default settings. */
 bool PK_FN(block_product)(struct pk_backend *b, bool ta, bool tb, int64_t m, int64_t n, int64_t k,
                           const real *x, int64_t ldx, const real *y, int64_t ldy, bool add, real *to,

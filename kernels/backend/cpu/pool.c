@@ -1,7 +1,7 @@
-/* The caller publishes a loop under the mutex and then works on it itself. A thread that wakes while the
- * loop is open enters it (inside + 1) and takes task numbers from one counter; when the numbers run out the
- * caller closes the loop and waits only for those inside. A thread that wakes too late finds it closed and
- * goes back to sleep, so no loop waits for a thread that never got a core. */
+/* The caller publishes a loop under the mutex and then runs tasks itself. A thread that wakes while the loop is
+ * open enters it (inside + 1) and takes task numbers from one counter; when the numbers are used up the caller
+ * closes the loop and waits only for the threads inside. A thread that wakes too late finds it closed and goes
+ * back to sleep, so a loop never waits for a thread that did not get a core. */
 #include "kernels/backend/cpu/pool.h"
 
 #include <pthread.h>
@@ -30,7 +30,7 @@ struct cpu_pool {
     bool stop, open;
     int inside;
     atomic_uint generation; /* number of loops opened */
-    atomic_int inside_hint; /* copy of inside, for watching without the mutex */
+    atomic_int inside_hint; /* copy of inside, for spinning without the mutex */
     _Atomic int64_t next;
     int64_t count;
     void (*fn)(void *arg, int64_t task, int thread);
@@ -51,7 +51,7 @@ static void relax(void)
 
 void cpu_calm_enter(struct cpu_calm *ret_was)
 {
-    /* What the thread itself does wrong is never put off. */
+    /* Signals for faults of the thread itself are never blocked. */
     static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
     sigset_t all;
 
@@ -131,7 +131,7 @@ enum pd_err cpu_pool_new(int threads, struct cpu_pool **ret, struct pd_why *why)
     struct cpu_pool *p;
 
     if (threads < 1 || threads > 1024)
-        return pd_fail(why, PD_ERR_INVALID, "%d threads: 1 to 1024 are possible", threads);
+        return pd_fail(why, PD_ERR_INVALID, "%d threads: the number must be 1 to 1024", threads);
     p = calloc(1, sizeof *p);
     if (!p)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a thread pool");
@@ -208,7 +208,7 @@ void cpu_pool_run(struct cpu_pool *p, int64_t count, void (*fn)(void *arg, int64
 
     work(p, 0);
 
-    /* Those still inside finish their last task now: worth watching a little before sleeping. */
+    /* The threads inside are finishing their last task: spin a little before sleeping. */
     for (int i = 0; i < SPIN_TURNS; i++) {
         if (atomic_load_explicit(&p->inside_hint, memory_order_relaxed) == 0)
             break;

@@ -1,8 +1,8 @@
 /* kernels/backend/cpu/pool.h: a blocking pool of threads for loops over independent tasks.
  *
- * The caller works too. Tasks are handed out one by one, so a core that something else wants costs
- * only its share; which thread runs a task must not change its result. Idle threads sleep (they
- * watch for work for some tens of microseconds first). One loop at a time: a pool belongs to its caller. */
+ * The caller's thread runs tasks too. Tasks are handed out one by one, so a core that other programs use
+ * costs only its share; which thread runs a task must not change its result. Idle threads spin for some
+ * tens of microseconds, then sleep. One loop at a time: a pool belongs to its caller. */
 #pragma once
 
 #include <signal.h>
@@ -22,10 +22,10 @@ int cpu_pool_threads(const struct cpu_pool *p);
 void cpu_pool_run(struct cpu_pool *p, int64_t count, void (*fn)(void *arg, int64_t task, int thread),
                   void *arg);
 
-/* How a thread computes: denormal numbers are zero (FTZ, DAZ), the GEMM library keeps to this one thread, and
- * no signal is taken: a handler on the stack of a thread that is in oneDNN 2.6's sgemm makes it crash (one on
- * a stack of its own does not: values lie below the stack pointer). What comes meanwhile waits. The pool's
- * own threads are always like this; a caller goes back to what it was. */
+/* The state of a computing thread: denormal numbers are zero (FTZ, DAZ), the GEMM library uses this thread only, and
+ * signals are blocked and stay pending: oneDNN 2.6's sgemm keeps values below the stack pointer, so a handler on the
+ * thread's stack makes it crash (one on an alternate stack does not). The pool's threads are always in this state; a
+ * caller's thread is restored afterwards. */
 struct cpu_calm {
     unsigned float_state;
     sigset_t signals;

@@ -84,15 +84,15 @@ INLINE uint32_t uat_least(uvec x, uint32_t t)
 #endif
 }
 
-/* One place of a network at one step. */
+/* One dropout of a network at one step. */
 struct draw {
     uint64_t key;
     uint32_t step, stream, threshold;
-    uint32_t first; /* row of the whole that is row 0 here */
-    real factor;    /* on what is kept */
+    uint32_t first; /* row of the whole batch that is row 0 here */
+    real factor;    /* on elements that are kept */
 };
 
-/* rows: of this call, for a generator that says which share of the whole they are. */
+/* rows: of this call, for a generator input with a share index. */
 static inline struct draw draw_of(const struct pk_view *rng, double rate, uint32_t stream, int64_t rows)
 {
     const int32_t *r = rng->data;

@@ -1,5 +1,5 @@
 /* SCATTER_ADD: rows of src added at their index, in order of the index. Tasks own strips of columns, so
- * every element is summed by one task in the order of the definition. */
+ * every element is summed by one task, in the order of the index. */
 #include "kernels/backend/cpu/ops.h"
 
 struct job {

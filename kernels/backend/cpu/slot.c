@@ -1,5 +1,5 @@
-/* The part of the table that is about a machine beside the host. Here there is none: a slot is its own twin,
- * and what was sent has arrived. So callers have one way to feed a step. */
+/* Slots and pinned memory on a back end without a separate device: a slot's host memory is also its device buffer, and
+ * sending does nothing. So callers need only one code path to feed a step. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,10 +75,11 @@ enum pd_err cpu_slot_take(struct pk_backend *b, struct pk_slot *slot, const stru
 {
     (void)b;
     if (!slot->sent)
-        return pd_fail(why, PD_ERR_CONFLICT, "a slot is taken before it was sent");
+        return pd_fail(why, PD_ERR_CONFLICT, "slot_take before slot_send");
     for (size_t i = 0; i < count; i++) {
         if (parts[i].offset > slot->bytes || parts[i].bytes > slot->bytes - parts[i].offset)
-            return pd_fail(why, PD_ERR_INVALID, "piece %zu is outside its slot of %zu bytes", i, slot->bytes);
+            return pd_fail(why, PD_ERR_INVALID, "part %zu lies outside its slot of %zu bytes", i,
+                           slot->bytes);
         memcpy(parts[i].to, slot->memory + parts[i].offset, parts[i].bytes);
     }
     return PD_OK;

@@ -202,7 +202,7 @@ static double row_sum(int64_t n, const real *x)
     return sum;
 }
 
-/* What row r with target y and largest logit max gives: loss, and whether y is the first that large. */
+/* Loss of row r with target y and maximum max, and whether y is the first index that attains the maximum. */
 static void loss_of(const struct job *j, int64_t r, int32_t y, const real *x, real max, double lse)
 {
     const double s = j->c->attr->cross_entropy.smoothing;
@@ -325,7 +325,7 @@ enum pd_err PK_FN(cross_entropy_bwd)(struct pk_backend *b, const struct pk_call 
     return PD_OK;
 }
 
-/* The row's exponentials wait in dlogits, which may lie on the logits: one exponential an element. */
+/* The row's exponentials are stored in dlogits, which may share the logits' memory: one exponential per element. */
 static void loss_grad_task(void *arg, int64_t task, int thread)
 {
     const struct job *j = arg;

@@ -186,7 +186,7 @@ INLINE ivec vlane(void)
     } while (0)
 
 #if CPU_F64
-/* The oracle takes the C library's functions. */
+/* f64 uses the C library's functions. */
 INLINE vec vlog(vec x)
 {
     VLANES(log(x_));

@@ -1,5 +1,5 @@
-/* Calls with bf16 in them, by the kernels for f32: inputs are widened into the workspace, results rounded to
- * nearest even on the way out. It is the definition of mixed precision, not written for speed.
+/* Calls with bf16 operands, by the kernels for f32: inputs are widened into the workspace, results rounded to
+ * nearest even. This is the definition of mixed precision, not written for speed.
  *
  * Layout of the workspace: the views of the inner call, the wide tensors, the scratch of the kernel. */
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static bool is_half(const struct pk_view *v)
     return v->dtype == PK_BF16;
 }
 
-/* Whether the product reads b as it is: a matrix of bf16 beside a of f32. What adds b up does not. */
+/* Whether MATMUL reads b directly: a matrix of bf16 with a of f32. Sums of b do not. */
 static bool keeps_b(const struct pk_call *c)
 {
     return c->op == PK_OP_MATMUL && is_half(&c->in[1]) && c->in[1].shape.rank == 2 &&
@@ -67,7 +67,7 @@ bool cpu_widen_supports(const struct pk_call *c)
             return false;
     }
     switch (c->op) {
-    case PK_OP_ADAMW: /* what is changed in place must be f32 */
+    case PK_OP_ADAMW: /* operands changed in place must be f32 */
     case PK_OP_MSGDW:
         for (int i = 0; i < c->n_in; i++)
             if (i != 1 && is_half(&c->in[i]) && !cpu_is_copy(c, i))
@@ -83,7 +83,7 @@ bool cpu_widen_supports(const struct pk_call *c)
     }
 }
 
-/* A wide tensor for `v`: an axis that is repeated is there once. */
+/* A wide tensor for `v`, repeated axes stored once. */
 static struct pk_view wide_of(const struct pk_view *v, struct pk_view *ret_source)
 {
     struct pk_view to, from = *v;
@@ -116,7 +116,7 @@ static struct pk_call inner_of(const struct pk_call *c, struct pk_view *view, st
         wide.shape = v->shape;
         view[i] = wide;
     }
-    if (c->op == PK_OP_CACHE_APPEND) { /* the new rows become what the cache is */
+    if (c->op == PK_OP_CACHE_APPEND) { /* the new rows are rounded to the cache's type */
         view[1] = pk_view_dense(NULL, c->in[0].dtype, c->in[1].shape);
         view[1].data = cpu_take(s, (size_t)pk_shape_count(&view[1].shape) * pk_dtype_size(view[1].dtype));
     }

@@ -1,8 +1,8 @@
-/* The table of the CUDA back end: opening a device, memory, running, what a device found wrong. Capture is in
- * capture.c, feeding in slot.c.
+/* The table of the CUDA back end: opening a device, memory, running, errors found by kernels. Capture is in
+ * capture.c, slots are in slot.c.
  *
- * Everything goes to two streams: `stream` has every kernel in order, `side` what travels beside them. Both
- * are non-blocking: nothing here waits for the legacy default stream. */
+ * There are two streams: `stream` has every kernel in order, `side` has concurrent copies and collectives. Both
+ * are non-blocking: they do not synchronise with the legacy default stream. */
 #include "kernels/backend/cuda/backend.h"
 #include "kernels/backend/cuda/optim.h"
 
@@ -14,7 +14,7 @@
 #define READ_AT 64      /* where, on the host, the numbers lie that cuda_read brings */
 #define SM_LEAST 80     /* bf16 products and cp.async begin there */
 
-/* Absent as long as no file brings products. */
+/* NULL if no file defines matmul. */
 extern __attribute__((weak, visibility("hidden"))) enum pd_err cuda_blas_open(struct pk_backend *b,
                                                                               struct pd_why *why);
 extern __attribute__((weak, visibility("hidden"))) void cuda_blas_close(struct pk_backend *b);
@@ -34,7 +34,7 @@ static const char *name_of(uint32_t op)
 
 enum pd_err cuda_fail(struct pd_why *why, cudaError_t error, const char *what)
 {
-    (void)cudaGetLastError(); /* it is reported here, and is not to come up again */
+    (void)cudaGetLastError(); /* reported here; clears it, so that it is not reported again */
     return pd_fail(why, error == cudaErrorMemoryAllocation ? PD_ERR_NOMEM : PD_ERR_IO, "%s: %s", what,
                    cudaGetErrorString(error));
 }
@@ -243,7 +243,7 @@ static enum pd_err cuda_download(struct pk_backend *b, void *to, const void *fro
 
 enum pd_err cuda_enqueue(struct pk_backend *b, const struct pk_call *calls, size_t count, struct pd_why *why)
 {
-    size_t begun = 0; /* calls before this one are enqueued */
+    size_t begun = 0; /* earlier calls are enqueued already */
 
     for (size_t i = 0; i < count; i++) {
         const struct pk_call *c = &calls[i];

@@ -1,5 +1,5 @@
-/* kernels/backend/cuda/backend.h: entries of the table that stand in files of their own. Their promises are
- * those of kernels/backend/backend.h. */
+/* kernels/backend/cuda/backend.h: entries of the table that are defined in files of their own, as specified in
+ * kernels/backend/backend.h. */
 #pragma once
 
 #include "kernels/backend/cuda/cuda.h"
@@ -15,15 +15,15 @@ enum pd_err cuda_probe(struct pd_why *why);
 enum pd_err cuda_enqueue(struct pk_backend *b, const struct pk_call *calls, size_t count, struct pd_why *why);
 enum pd_err cuda_info(struct pk_backend *b, struct pk_backend_info *ret, struct pd_why *why);
 
-/* collective.c. Sums over ranks go beside the kernels, on the side stream; whoever touches what they touch
- * waits. */
+/* collective.c. Collectives run on the side stream, concurrent with kernels; calls that access their memory wait for
+ * them. */
 /* Before this call is enqueued. */
 enum pd_err cuda_ranks_before(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);
 /* The stream waits for all of them. */
 enum pd_err cuda_ranks_join(struct pk_backend *b, struct pd_why *why);
-/* NULL, or why these calls cannot be recorded. */
+/* Why these calls cannot be recorded; NULL if they can. */
 const char *cuda_ranks_unrecordable(const struct pk_backend *b, const struct pk_call *calls, size_t count);
-/* What travels is not waited for any more: it was part of a recording that came to nothing. */
+/* Forgets pending collectives, which were part of a recording that failed. */
 void cuda_ranks_forget(struct pk_backend *b);
 void cuda_ranks_close(struct pk_backend *b);
 

@@ -1,5 +1,5 @@
-/* A list of calls as one CUDA graph: recorded once from the stream, started at once. What changes from step
- * to step is in device memory, so a graph is never edited. */
+/* A list of calls as one CUDA graph: recorded once from the stream, then launched as a whole. Values that change from
+ * step to step are in device memory, so a graph is never edited. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -24,7 +24,7 @@ enum pd_err cuda_capture(struct pk_backend *b, const struct pk_call *calls, size
         return pd_fail(why, PD_ERR_UNSUPPORTED, "%s", cuda_ranks_unrecordable(b, calls, count));
     }
     error = cudaSetDevice(b->device);
-    /* Thread-local: calls of other threads (a second model, the page of devices) do not spoil it. */
+    /* Thread-local: calls of other threads (a second model, device information) do not invalidate it. */
     if (error == cudaSuccess)
         error = cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal);
     if (error != cudaSuccess) {

@@ -1,11 +1,10 @@
-/* ALL_REDUCE, BROADCAST_RANKS: what kernels/comm does, beside the kernels.
+/* ALL_REDUCE, BROADCAST_RANKS by kernels/comm, concurrent with kernels.
  *
- * The side stream waits for all that is enqueued so far (fork), takes the collective, and goes on by itself;
- * the kernels' stream waits for it (join) before the first call that reads or writes memory which a
- * collective has a part in, and at the end of the list. In a recorded step forks and joins are edges of the
- * graph, so the overlap is recorded as well.
+ * The side stream waits for everything enqueued so far (fork) and then runs the collective; the kernels' stream waits
+ * for it (join) before the first call that reads or writes memory of a collective, and at the end of the list. In a
+ * recorded step forks and joins are edges of the graph, so the overlap is recorded as well.
  *
- * A comm that works by itself, through the host (`local`), is called at once: it brings the stream to rest.
+ * A comm that does not enqueue (`local`) is called immediately, after the stream has been synchronised.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +21,7 @@ struct range {
 
 struct cuda_ranks {
     cudaEvent_t forked, joined;
-    struct range range[2 * TRAVELLING_MAX]; /* memory of what travels */
+    struct range range[2 * TRAVELLING_MAX]; /* memory of pending collectives */
     int count;
 };
 
@@ -67,9 +66,9 @@ enum pd_err cuda_ranks_before(struct pk_backend *b, const struct pk_call *c, str
     const uintptr_t scratch = (uintptr_t)c->workspace;
     bool wait;
 
-    if (!r || !r->count || is_collective(c)) /* they wait for each other on their own stream */
+    if (!r || !r->count || is_collective(c)) /* collectives are ordered by their own stream */
         return PD_OK;
-    /* optimiser calls in a row are one launch: what the later ones touch counts as well */
+    /* consecutive optimiser calls are one launch: check the memory of the later ones too */
     wait = cuda_optim_is(c->op) ||
            (c->workspace_bytes && touches(r, (struct range){scratch, scratch + c->workspace_bytes}));
     for (int32_t i = 0; i < c->n_in && !wait; i++)

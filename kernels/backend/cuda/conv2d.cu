@@ -1,11 +1,11 @@
-/* CONV2D and its derivatives by x and by the kernel: what the kernel reads at a run of positions becomes a matrix in
- * the workspace (im2col: a row for each position, in it tap by tap all channels), and MATMUL does the rest.
+/* CONV2D and its derivatives with respect to x and to the kernel: im2col copies the inputs of a run of positions into a
+ * matrix in the workspace (one row per position, tap by tap all channels), and MATMUL does the rest.
  *
  *     y  = patches of x  w                  dw = patches of x'  dy, chunk upon chunk
- *     dx = patches of dy w', phase by phase (kernels/backend/conv.h); with a stride the rows go to their places after
+ *     dx = patches of dy w', phase by phase (kernels/backend/conv.h); with a stride the rows are scattered afterwards
  *
- * The matrix is bounded: CHUNK_BYTES of it at a time, whatever the batch; how it is cut depends on shapes alone. A
- * thread of the gathering kernel moves four channels where they lie side by side, else one. */
+ * The matrix is computed in chunks of at most CHUNK_BYTES for any batch; the chunks depend on shapes only. A
+ * thread of the gathering kernel moves four channels if they are contiguous, else one. */
 #include "kernels/backend/conv.h"
 #include "kernels/backend/cuda/move/move.h"
 #include "kernels/backend/cuda/view.cuh"
@@ -184,7 +184,7 @@ static int64_t phase_depth(const struct job *j, int i)
     return j->phase[i].kh * j->phase[i].kw * j->co;
 }
 
-/* What `count` positions of one depth need. */
+/* Bytes of workspace for `count` positions of one depth. */
 static void measure(const struct job *j, int64_t count, int64_t depth, int64_t *ret_matrix, int64_t *ret_rows,
                     size_t *ret_products)
 {

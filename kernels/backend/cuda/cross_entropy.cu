@@ -1,11 +1,10 @@
 /* CROSS_ENTROPY, CROSS_ENTROPY_BWD and, for both at once, CROSS_ENTROPY_GRAD.
  *
- * Forward: the logits are read once, the row not being kept: every thread has a running maximum and the sum
- * of exponentials below it, rescaled when a larger one comes (seldom: once for every sixteen elements at
- * most). A row belongs to a warp up to 1024 classes, else to a block of 512, whose threads have four packs of
- * four under way. The place of the first largest logit is looked up again only by threads that hold one.
- * Losses of rows are f32; they and the counts are added in double by one block, in an order fixed by their
- * number.
+ * Forward: the logits are read once and not stored: every thread has a running maximum and a sum of exponentials
+ * relative to it, rescaled when the maximum grows (rarely: at most once per sixteen elements). A row belongs
+ * to a warp up to 1024 classes, else to a block of 512, whose threads have four packs of four in flight. Only threads
+ * that hold the maximum look up its index again. Losses of rows are f32; they and the counts are added in double by
+ * one block, in an order fixed by their number.
  *
  * Backward: dlogits = dloss_sum (exp(x - lse) - smoothing / C), less dloss_sum (1 - smoothing) at the target:
  * read once, written once, by groups of threads of up to four packs each, and in place if asked.
@@ -14,8 +13,8 @@
  * special function units can do in that time.
  *
  * Both at once: 4 bytes a logit. A block of 512 copies its row into shared memory without passing registers
- * (cp.async), every thread the packs of 16 bytes that it alone will look at, so that nothing is to be waited
- * for but its own copies; then maximum, sum of exponentials and dlogits are three passes over shared memory.
+ * (cp.async); every thread copies the packs of 16 bytes that only it reads, so it waits only for its own
+ * copies; then maximum, sum of exponentials and dlogits are three passes over shared memory.
  * 50304 logits of bf16 are 98 KiB: two blocks a multiprocessor, of which one loads while the other computes
  * or stores, with 98 KiB under way against the 32 KiB that 4.3 TB/s over 132 multiprocessors ask for. Counted
  * for such a row: 6.2 us of memory's time; 3.6 us of the special function units (two exponentials a logit, 16
@@ -27,7 +26,7 @@
 
 #define WARPS_THREADS 256
 #define ROW_THREADS 512
-#define ROW_STATIC 1024 /* shared memory that is left to what is not the row */
+#define ROW_STATIC 1024 /* shared memory reserved for everything but the row */
 #define WARP_MOST 1024  /* classes of a row that a warp takes */
 #define UNDER_WAY 4     /* packs */
 #define ADD_THREADS 1024
@@ -50,7 +49,7 @@ struct job {
     const void *dloss;
     bool dx_bf16, dx_packs, dloss_bf16;
     int64_t width;      /* of a row of dlogits: n or more */
-    const float *count; /* dloss is divided by it; NULL: it is not */
+    const float *count; /* divisor of dloss; NULL: none */
     int64_t chunks;
     struct cuda_divisor by_chunks;
     bool wide;
@@ -314,7 +313,7 @@ template <bool BF16> static __global__ void __launch_bounds__(ROW_THREADS, 2) gr
         }
         to[k] = q;
     }
-    if (me == y / E % ROW_THREADS) /* who wrote the target's pack */
+    if (me == y / E % ROW_THREADS) /* the thread that wrote the target's pack */
         pk_store1(to, BF16, y,
                   factor * __expf(pk_load1(row, BF16, y) - all) - shift - scale * (1 - j.smoothing));
 }
@@ -363,7 +362,7 @@ static __global__ void __launch_bounds__(WARPS_THREADS) dlogits_kernel(const str
     if (r >= j.rows || 4 * k0 >= j.width)
         return;
     x_at = pk_walk_at(j.x.lead, r);
-    y = target_of(j, r, PK_OP_CROSS_ENTROPY_BWD, k0 == 0 && !j.sums); /* else told already */
+    y = target_of(j, r, PK_OP_CROSS_ENTROPY_BWD, k0 == 0 && !j.sums); /* else reported already */
     pk_row_load_many<UNDER_WAY>(j.x, x_at, k0, j.lanes, n, v);
     scale = scale_of(j);
     lse = pk_load1(j.lse, j.lse_bf16, r * j.lse_step);
@@ -528,7 +527,7 @@ enum pd_err cuda_cross_entropy_grad(struct pk_backend *b, const struct pk_call *
         const void *kernel =
             j.x.bf16 ? (const void *)(grad_kernel<true>) : (const void *)(grad_kernel<false>);
 
-        /* what there is, not what this row needs: recorded calls of longer rows are still to be started */
+        /* the device's limit, not this row's need: recorded calls of longer rows may still be launched */
         PK_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          (int)(b->shared_most - ROW_STATIC)));
         if (j.x.bf16)

@@ -1,18 +1,17 @@
-/* kernels/backend/cuda/cuda.h: what the files of this back end share.
+/* kernels/backend/cuda/cuda.h: declarations shared by the files of this back end.
  *
- * One .cu beside each op of kernels/backend/cpu, which is the definition. A .cu file reads top down: how the
+ * Each op of kernels/backend/cpu, which is the definition, has a .cu file here. A .cu file reads top down: how the
  * work is divided, what accumulates in float; `static __global__` kernels; one launcher; one extern "C" entry
  * for the table (table.c). Entries only enqueue on b->stream: no synchronising, no allocating, no globals, so
  * that a whole step can be captured as one CUDA graph. Scratch is the call's workspace. Sums are taken in an
  * order fixed by the shape alone: results are bitwise equal from run to run; no float atomics.
  *
- * Element types: a float view is f32 or bf16, each view by itself, unless op.h says otherwise; arithmetic,
- * statistics and sums are f32. There is no f64 here (the oracle is the CPU's).
+ * Element types: a float view is f32 or bf16, independently of the others, unless op.h says otherwise; arithmetic,
+ * statistics and sums are f32. There is no f64 here (the CPU back end has it).
  *
- * The sources know only the CUDA runtime API (<cuda_runtime.h>, <cuda_bf16.h>, <cublasLt.h>) and device.cuh.
- * tests/gpu/emu holds another implementation of those headers for the host: there every kernel runs, thread
- * by thread, without a GPU, and is compared with the CPU back end. What it needs of the sources stands in
- * device.cuh. */
+ * The sources use only the CUDA runtime API (<cuda_runtime.h>, <cuda_bf16.h>, <cublasLt.h>) and device.cuh.
+ * tests/gpu/emu implements those headers for the host: there every kernel runs, thread by thread, without a GPU,
+ * and is compared with the CPU back end. device.cuh lists what the emulation requires of the sources. */
 #pragma once
 
 #include <stdbool.h>
@@ -31,15 +30,15 @@ struct cuda_blas; /* matmul.c: handle, plans and measured choices */
 
 struct pk_backend {
     const struct pk_host *host;
-    int device;          /* ordinal as CUDA shows it to this process */
+    int device;          /* CUDA's ordinal in this process */
     int sm;              /* compute capability times ten: 80, 90, 100 */
-    int multiprocessors; /* as found; fewer with POLYD_CUDA_MULTIPROCESSORS */
+    int multiprocessors; /* of the device, or fewer with POLYD_CUDA_MULTIPROCESSORS */
     bool hopper;         /* kernels for sm 90 may be used; POLYD_CUDA_HOPPER=0 disables them */
     size_t shared_most;  /* most dynamic shared memory of one block, after opting in */
     enum pk_math math;
     cudaStream_t stream;      /* every kernel of a run, in order */
-    cudaStream_t side;        /* transfers and collectives beside it, joined by events */
-    struct cuda_ranks *ranks; /* collective.c: what travels between ranks now; made when it is first needed */
+    cudaStream_t side;        /* transfers and collectives concurrent with it, joined by events */
+    struct cuda_ranks *ranks; /* collective.c: pending collectives; allocated when first needed */
     struct cuda_blas *blas;
     /* Device memory, two words: the first error that a kernel found {1 + enum pk_op, value}; 0 = none.
      * Kernels write it with atomicCAS on the first word; sync reads and clears it, and fails with
@@ -48,27 +47,26 @@ struct pk_backend {
     /* Device memory, one word: number of units that blocks of the running kernel have taken
      * (attention/hopper_fwd.cu). Every kernel that uses it returns it to 0; kernels of `stream` run one at a time. */
     uint32_t *units_taken;
-    struct cuda_pinned *pinned; /* of alloc_host */
-    bool forgetful;             /* the host did not keep what it was told: attention/order.cu asks no more */
-    struct cuda_passage *passage; /* slot.c: what small uploads pass through */
+    struct cuda_pinned *pinned;   /* of alloc_host */
+    bool forgetful;               /* the host stores no records: attention/order.cu stops measuring */
+    struct cuda_passage *passage; /* slot.c: the staging buffer of small uploads */
 };
 
 typedef enum pd_err cuda_run_fn(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);
 /* b may be NULL: a plan without a device; the answer is that of sm 90 with 132 multiprocessors. */
 typedef size_t cuda_workspace_fn(const struct pk_backend *b, const struct pk_call *c);
-/* For what the general rule (no f64) does not say already. */
+/* Checks beyond the general rule (no f64). */
 typedef bool cuda_supports_fn(const struct pk_backend *b, const struct pk_call *c);
 
 struct cuda_op {
     cuda_run_fn *run;             /* NULL = no kernel: the graph is refused when it is planned */
     cuda_workspace_fn *workspace; /* NULL = none */
-    cuda_supports_fn *supports;   /* NULL = whatever the general rule allows */
+    cuda_supports_fn *supports;   /* NULL = all calls that the general rule allows */
 };
 extern const struct cuda_op cuda_ops[PK_OP_COUNT]; /* table.c */
 
-/* Every op by name. Op X is there as soon as some file defines cuda_X; cuda_X_workspace and cuda_X_supports
- * are found likewise, where an op needs them: no list to edit, a test names what is missing. Leaves and views
- * never come here. */
+/* Every op by name: a file implements op X by defining cuda_X, and cuda_X_workspace and cuda_X_supports if needed.
+ * There is no list to edit; a test names missing ops. Leaves and views are not run. */
 #define PK_OP(OP, name)                                                                                      \
     cuda_run_fn cuda_##name;                                                                                 \
     cuda_workspace_fn cuda_##name##_workspace;                                                               \
@@ -76,17 +74,17 @@ extern const struct cuda_op cuda_ops[PK_OP_COUNT]; /* table.c */
 #include "kernels/graph/op/ops.def"
 #undef PK_OP
 
-/* matmul.c, for backend.c: made with the device and gone before it. b->stream is there already. Absent like
- * an op as long as matmul is. */
+/* matmul.c, for backend.c: called after b->stream exists, and before the device is closed. NULL if no file defines
+ * matmul. */
 enum pd_err cuda_blas_open(struct pk_backend *b, struct pd_why *why);
-void cuda_blas_close(struct pk_backend *b); /* half-opened is fine; leaves b->blas NULL */
+void cuda_blas_close(struct pk_backend *b); /* also after a failed open; leaves b->blas NULL */
 void cuda_blas_version(const struct pk_backend *b, char *out, size_t size); /* "cublasLt 13.1.0" */
 
 /* collective.c: number of multiprocessors that collectives may occupy while other kernels run; 0 with one rank. A
  * persistent kernel starts that many blocks fewer: they could only begin after all others had ended. */
 int cuda_ranks_multiprocessors(const struct pk_backend *b);
 
-/* Failure of a call of the runtime, as an error of polyd: PD_ERR_NOMEM for memory, else PD_ERR_IO. */
+/* Converts a failure of the CUDA runtime: PD_ERR_NOMEM for memory, else PD_ERR_IO. */
 enum pd_err cuda_fail(struct pd_why *why, cudaError_t error, const char *what);
 
 /* Leaves the enclosing function with an error. Needs `why` in scope. */

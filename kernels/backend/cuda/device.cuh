@@ -1,5 +1,5 @@
-/* kernels/backend/cuda/device.cuh: what kernels share, and the few rules that let the same source run on the
- * host (tests/gpu/emu, compiled by g++ with PK_CUDA_EMULATED and its own <cuda_runtime.h>, <cuda_bf16.h>):
+/* kernels/backend/cuda/device.cuh: helpers of kernels, and the rules by which the same source runs on the host
+ * (tests/gpu/emu, compiled by g++ with PK_CUDA_EMULATED and its own <cuda_runtime.h>, <cuda_bf16.h>):
  *
  * - Kernels are started by PK_LAUNCH, never by <<< >>>.
  * - Blocks that run together (a cluster of sm 90, along x) are started by PK_LAUNCH_CLUSTER; they have no
@@ -8,8 +8,8 @@
  * - Of the language: threadIdx .. gridDim, __syncthreads, __syncwarp, __shfl_*_sync, __ballot_sync and the
  *   like with full masks, integer atomics, __launch_bounds__, __restrict__, __ldg, the float functions of
  *   math.h and the fast intrinsics (__expf, ...).
- * - Inline assembly stands in ptx.cuh alone, in small functions, each with its meaning for the emulation
- *   beside it (mma, ldmatrix, cp.async, bulk tensor copies, mbarrier, wgmma).
+ * - Inline assembly is only in ptx.cuh and ptx_hopper.cuh, in small functions, each with its implementation for the
+ *   emulation (mma, ldmatrix, cp.async, bulk tensor copies, mbarrier, wgmma).
  * - Blocks run in any order, in the emulation one after the other: no block waits for another.
  */
 #pragma once

@@ -1,12 +1,12 @@
 /* DROPOUT: x m / (1 - rate), m drawn by Philox (kernels/base/philox.h) at the counters of op.h: the mask is
  * the CPU's, bit for bit.
  *
- * Bytes: x once in, y once out; the mask never leaves the chip. A counter gives four words, for columns 16
- * apart in a piece of 64. Lane l of a warp draws counter l % 16 of one of two pieces; votes tell every lane
- * all bits, and lane l then takes the pack from column 4 l on of the two pieces in a row: no draw is wasted
- * and memory is touched side by side. A warp has four pieces. That is about 15 instructions of drawing for an
- * element, below what a warp has time for while its bytes come and go. Pieces are counted through all rows,
- * the last one of a row being cut. Where whole samples are drawn, each thread draws for its own pack. */
+ * Bytes: x is read once, y written once; the mask is never stored. A counter gives four words, for columns 16
+ * apart in a piece of 64. Lane l of a warp draws counter l % 16 of one of two pieces; votes distribute all bits to all
+ * lanes, and lane l then takes the pack from column 4 l on of the two adjacent pieces: no draw is wasted and memory
+ * accesses are coalesced. A warp has four pieces. Drawing takes about 15 instructions per element, less than a warp can
+ * issue during its memory accesses. Pieces are numbered through all rows; the last one of a row may be partial. If
+ * whole samples are drawn, each thread draws for its own pack. */
 #include "kernels/backend/cuda/view.cuh"
 
 #include "kernels/base/philox.h"

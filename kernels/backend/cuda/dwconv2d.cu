@@ -1,10 +1,10 @@
 /* DWCONV2D and its derivative by the kernel.
  *
- * Forward: a thread makes SIDE neighbours along a row, of four channels; a warp reads channels side by side. What
- * neighbours have in common comes from the first-level cache. Sums are f32, tap by tap in order.
+ * Forward: a thread computes SIDE neighbours along a row, of four channels; a warp reads adjacent channels. Inputs shared
+ * by neighbours come from the first-level cache. Sums are f32, tap by tap in order.
  *
- * Derivative: a block has a share of the rows of the batch; a thread adds up one tap of four channels over them. A
- * second kernel adds the shares in order. How many there are depends on the shape alone. */
+ * Derivative: a block has a share of the rows of the batch; a thread sums one tap of four channels over them. A
+ * second kernel adds the shares in order. Their number depends on the shape only. */
 #include "kernels/backend/cuda/view.cuh"
 
 #define THREADS 128

@@ -2,17 +2,17 @@
  *
  * Bytes: every input once and the output once; values between the instructions stay on the chip.
  *
- * The program is rewritten before the launch into steps of a machine with one accumulator and numbered slots
- * (the inputs, and what has to be kept for later), and travels in the kernel's parameters, which is constant
- * memory: the switch over its steps is the same for all threads. A thread takes two packs of four elements, a
- * block's width of packs apart, asks for those of the first three inputs before it looks at any, and puts
- * them into its own slots in shared memory, where a step finds its operand by number; the accumulator is
- * registers. A step then costs the threads about as much as its own arithmetic, and chains of a dozen steps
- * still run at the rate of memory. Slots belong to their thread alone: there is no barrier. */
+ * Before the launch the program is rewritten into steps of a machine with one accumulator and numbered slots
+ * (inputs and saved intermediate values), and passed in the kernel's parameters, which are constant
+ * memory: the switch over its steps is uniform for all threads. A thread takes two packs of four elements, a
+ * block's width of packs apart, loads those of the first three inputs before it uses any, and stores
+ * them into its own slots in shared memory, where a step finds its operand by number; the accumulator is in
+ * registers. A step then costs about as much as its arithmetic, and chains of a dozen steps
+ * still run at memory bandwidth. Slots are private to their thread: there is no barrier. */
 #include "kernels/backend/cuda/view.cuh"
 
 #define PACKS 2       /* of a thread */
-#define FIRST 3       /* inputs asked for before any is used */
+#define FIRST 3       /* inputs loaded before any is used */
 #define STEPS_MAX 100 /* no program of PK_EXPR_MAX instructions needs more */
 #define SLOTS_MAX (PK_EXPR_INPUTS + PK_EXPR_STACK + 1)
 #define SHARED_MOST (48 * 1024)
@@ -51,7 +51,7 @@ struct job {
     void *out;
     bool bf16, packs;
     int32_t n_in, n_step;
-    int32_t work; /* a slot for what is done element by element */
+    int32_t work; /* a slot for element-wise steps */
     struct step step[STEPS_MAX];
     struct input in[PK_EXPR_INPUTS];
 };
@@ -292,7 +292,7 @@ __device__ __forceinline__ float sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
-/* What is long and rare. A loop over the elements keeps one copy of it in the code. */
+/* Long and rare steps, in a loop over the elements so that the code has one copy. */
 __device__ __forceinline__ float seldom(int op, int arg, float x)
 {
     float r = 1;
@@ -384,7 +384,7 @@ __device__ __forceinline__ void run(const struct step s, int work, float (&acc)[
     case PK_EX_DIV:
         EACH(a / b);
         break;
-    /* A NaN in either operand stays. */
+    /* A NaN in either operand propagates. */
     case PK_EX_MAX:
         EACH(a > b || a != a ? a : b);
         break;
@@ -604,7 +604,7 @@ enum pd_err cuda_expr(struct pk_backend *b, const struct pk_call *c, struct pd_w
     }
     slots = translate(&j, c->attr->expr);
     if (slots == 0)
-        return pd_fail(why, PD_ERR_INTERNAL, "a program of %d instructions does not fit the machine of expr",
+        return pd_fail(why, PD_ERR_INTERNAL, "an elementwise program of %d instructions needs more slots than the kernel has",
                        (int)c->attr->expr->count);
     while (threads > 32 && (size_t)slots * PACKS * threads * sizeof(cuda_quad) > SHARED_MOST)
         threads /= 2;

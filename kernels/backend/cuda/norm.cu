@@ -9,12 +9,12 @@
  * Backward: with xhat = (x - mean) rstd and u = gamma dy,
  *     dx = rstd (u - mean(u) - xhat mean(u xhat))     without mean(u) for RMSNorm
  *     dgamma = sum of dy xhat,  dbeta = sum of dy     over rows
- * x and dy once in, dx once out; with a residual, that once in and added to dx; with `again`, y once out. A
- * group takes every so many rows of its block's share and keeps its columns' sums for dgamma and dbeta in
- * registers meanwhile; the groups of a block are added in order and written as one row of partial sums, and a
- * second kernel adds those rows, 8 sums of every eighth row side by side. How many blocks there are depends
- * on the shape alone: a few for each multiprocessor of an H100 or H200, and their partial sums are 1 percent
- * of what is read. */
+ * x and dy are read once, dx is written once; a residual is read once and added to dx; with `again`, y is written once.
+ * A group processes rows of its block's share at a fixed distance and keeps its columns' sums for dgamma and dbeta in
+ * registers; the groups of a block are added in order and written as one row of partial sums, and a
+ * second kernel adds those rows, 8 sums of every eighth row in parallel. The number of blocks depends
+ * on the shape only: a few per multiprocessor of an H100 or H200, and their partial sums are 1 percent
+ * of the bytes read. */
 #include "kernels/backend/cuda/view.cuh"
 
 #define THREADS 256
@@ -35,7 +35,7 @@ struct job {
     int64_t rows, share;               /* share: rows of a block (backward) */
     int d, lanes;                      /* lanes of a row's group; THREADS: the block */
     bool layer, has_beta, has_more;
-    void *again; /* backward: y once more; NULL: it is not wanted */
+    void *again; /* backward: the recomputed y; NULL: not needed */
     bool again_bf16, again_packs;
     float eps;
     float *partial; /* backward: (blocks, 2, d) */
@@ -72,7 +72,7 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 2   ? 6
             sum += (x[p][0] + x[p][1]) + (x[p][2] + x[p][3]);
         mean = pk_group_sum(sum, j.lanes, scratch) / (float)d;
     }
-    if (4 * PACKS * j.lanes != d) /* beyond the row: nothing to the variance */
+    if (4 * PACKS * j.lanes != d) /* elements beyond the row add nothing to the variance */
 #pragma unroll
         for (int p = 0; p < PACKS; p++)
 #pragma unroll

@@ -7,9 +7,9 @@
  * Calls of one kind that follow each other are gathered (cuda_optim_together), up to what fits into the
  * kernel's parameters: addresses and sizes of the tensors, and the distinct sets of hyper-parameters. A block
  * has a tile of 2048 elements of one tensor, which it finds by bisection; a thread has two packs of four, all
- * of whose loads are under way (up to 160 bytes) before it waits for the hyper-parameters, which thread 0
- * works out of device memory in double, as the CPU does. A single tensor is a table of one: the numbers are
- * the same. A gradient that is no dense memory is copied to the workspace first, and goes alone. */
+ * of whose loads are in flight (up to 160 bytes) before it waits for the hyper-parameters, which thread 0
+ * computes from device memory in double, as the CPU does. A single tensor is a table of one, with the same
+ * results. A gradient that is not dense is copied to the workspace first and has a launch of its own. */
 #include "kernels/backend/cuda/move/move.h"
 #include "kernels/backend/cuda/optim.h"
 #include "kernels/backend/cuda/view.cuh"
@@ -51,7 +51,7 @@ static_assert(sizeof(struct table) <= 4096, "kernel parameters");
 
 namespace
 {
-/* What a step does to every element of a group. */
+/* The update of every element of a group. */
 struct factors {
     float clip, decay, l2, step, root2, lr;
     bool apply, first;
@@ -222,7 +222,7 @@ static bool same_group(const struct group *a, const struct group *b)
     return memcmp(a, b, sizeof *a) == 0;
 }
 
-/* But for the gradient. */
+/* Without the gradient. */
 static bool lies_in_packs(const struct tensor *t)
 {
     return cuda_aligned(t->p, 16) && cuda_aligned(t->m, 16) && cuda_aligned(t->v, 16) &&

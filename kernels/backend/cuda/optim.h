@@ -1,4 +1,4 @@
-/* kernels/backend/cuda/optim.h: optimiser calls that one launch does together. */
+/* kernels/backend/cuda/optim.h: several optimiser calls in one launch. */
 #pragma once
 
 #include "kernels/backend/cuda/cuda.h"
@@ -7,15 +7,15 @@
 extern "C" {
 #endif
 
-/* ADAMW, MSGDW, ACCUMULATE and BLEND: what one launch does together. */
+/* Whether the op is ADAMW, MSGDW, ACCUMULATE or BLEND. */
 bool cuda_optim_is(enum pk_op op);
 
-/* How many of the first `count` calls one launch can do: calls of one such op in a row, on tensors that have
- * nothing to do with each other. 0 if the first is none of them. */
+/* How many of the first `count` calls fit into one launch: consecutive calls of one such op on independent tensors.
+ * 0 if the first is another op. */
 size_t cuda_optim_together(const struct pk_call *calls, size_t count);
 
-/* Enqueues `count` calls, at most what cuda_optim_together said, as one launch. The numbers are those of the
- * calls one by one. */
+/* Enqueues `count` calls, at most the result of cuda_optim_together, as one launch. Results are bitwise those of
+ * separate calls. */
 enum pd_err cuda_optim_run(struct pk_backend *b, const struct pk_call *calls, size_t count,
                            struct pd_why *why);
 

@@ -1,4 +1,4 @@
-/* The smallest kernel: whether it can be loaded tells whether this plug-in holds code for a device. */
+/* The smallest kernel: if it loads, this plug-in has code for the device. */
 #include "kernels/backend/cuda/backend.h"
 #include "kernels/backend/cuda/device.cuh"
 

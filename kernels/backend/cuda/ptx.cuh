@@ -1,12 +1,11 @@
-/* kernels/backend/cuda/ptx.cuh: the instructions that CUDA C++ has no words for, on any device from sm 80 on:
- * products of small matrices by a warp, their loads from shared memory, copies that go on beside computing.
- * Those of sm 90 alone stand in ptx_hopper.cuh.
+/* kernels/backend/cuda/ptx.cuh: instructions without a CUDA C++ function, for sm 80 and later: products of small
+ * matrices by a warp, their loads from shared memory, asynchronous copies. Those only of sm 90 are in ptx_hopper.cuh.
  *
- * Lane l of a warp is seen as group l / 4 of thread l % 4. Below, g and t are these two.
+ * Below, lane l of a warp has g = l / 4 (its group) and t = l % 4 (its thread in the group).
  *
- * For the host (PK_CUDA_EMULATED) each has its documented meaning beside it, by the hooks of
- * tests/gpu/emu/include/emu.h: a product or a load is done once for the whole warp, when all of its lanes
- * have come; copies land at the wait that asks for them. */
+ * For the host (PK_CUDA_EMULATED) each has its documented meaning, by the hooks of tests/gpu/emu/include/emu.h: a
+ * product or a load is done once for the whole warp, when all of its lanes have reached it; copies complete at the
+ * wait that asks for them. */
 #pragma once
 
 #include "kernels/backend/cuda/device.cuh"
@@ -30,7 +29,7 @@ __device__ __forceinline__ void pk_ldmatrix_transposed(uint32_t r[4], const void
 /* 16 bytes from global to shared memory, or zeros where they are not `there` (`from` is then not read). They
  * may be read after pk_copy_wait and a barrier. */
 __device__ __forceinline__ void pk_copy16(void *to, const void *from, bool there);
-/* Closes a group of this thread's copies. */
+/* Commits this thread's copies as a group. */
 __device__ __forceinline__ void pk_copy_commit(void);
 /* Waits for all groups but the latest `pending`. */
 template <int pending> __device__ __forceinline__ void pk_copy_wait(void);

@@ -1,5 +1,5 @@
-/* kernels/backend/cuda/ptx_hopper.cuh: the instructions of sm 90 that CUDA C++ has no words for: barriers in
- * shared memory that count bytes (mbarrier), bulk copies of boxes of tensors, products by a warpgroup.
+/* kernels/backend/cuda/ptx_hopper.cuh: instructions of sm 90 without a CUDA C++ function: barriers in shared memory
+ * that count bytes (mbarrier), bulk copies of boxes of tensors, products by a warpgroup.
  *
  * Tiles. A tile of `rows` rows of C bf16 columns lies in shared memory as blocks of W = min(C, 64) columns,
  * one after the other, 1024-aligned; a block holds its rows at a pitch of 2 W bytes, with the 16-byte chunks
@@ -262,7 +262,7 @@ __device__ __forceinline__ void pk_fence_async(void)
 {
     asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
-/* Registers written until here may be used by the products that follow. */
+/* Registers written before this may be used by the following products. */
 __device__ __forceinline__ void pk_wgmma_fence(void)
 {
     asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
@@ -276,7 +276,7 @@ template <int pending> __device__ __forceinline__ void pk_wgmma_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(pending) : "memory");
 }
-/* The compiler knows nothing of products that go on: this keeps uses of d (or a) behind the wait before it.
+/* The compiler does not know that products run asynchronously: this keeps uses of d (or a) after the preceding wait.
  */
 template <int n> __device__ __forceinline__ void pk_wgmma_hold(float (&d)[n])
 {
@@ -291,7 +291,7 @@ template <int n> __device__ __forceinline__ void pk_wgmma_hold(uint32_t (&a)[n])
         asm volatile("" : "+r"(a[i])::"memory");
 }
 
-/* x, but the compiler does not know: what follows from it is computed again rather than kept. */
+/* x, opaque to the compiler: values derived from it are recomputed rather than kept in registers. */
 __device__ __forceinline__ int pk_opaque(int x)
 {
     asm volatile("" : "+r"(x));
@@ -389,7 +389,7 @@ __device__ __forceinline__ void pk_wgmma(float (&d)[N / 2], uint32_t a0, uint32_
 
 #else
 
-/* What tests/gpu/emu/hopper.cc lends. */
+/* Implemented in tests/gpu/emu/hopper.cc. */
 uint32_t emu_shared_address(const void *p);
 void emu_barrier_init(uint64_t *bar, uint32_t arrivals);
 void emu_barrier_publish(void);

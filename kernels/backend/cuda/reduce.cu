@@ -3,11 +3,11 @@
  * Bytes: every input once; partial results are a few percent at most. Axes are merged where memory allows and
  * sorted into kept and reduced ones.
  *
- * Columns (the last kept axis is dense, as in gradients of biases): threads lie side by side on packs of four
- * columns and go down the rows, 8 to 256 rows of threads in a block, four rows under way each. Rows (all
- * else): a warp or a block goes along the reduced positions of one output. Both cut the reduced positions
- * into tiles so that there are enough blocks for 132 multiprocessors, however the shape lies; a second launch
- * adds the tiles in order. Tiles depend on the shape alone. Sums are f32 by thread, then by a fixed tree.
+ * Columns (the last kept axis is dense, as in gradients of biases): adjacent threads have adjacent packs of four
+ * columns and go down the rows, 8 to 256 rows of threads in a block, four rows in flight each. Rows (all other
+ * shapes): a warp or a block goes along the reduced positions of one output. Both cut the reduced positions
+ * into tiles so that there are enough blocks for 132 multiprocessors; a second launch adds the tiles in
+ * order. Tiles depend on the shape only. Sums are f32 by thread, then by a fixed tree.
  *
  * SUMSQ: tiles of 16384 elements of all inputs in one launch, inputs described by the kernel's parameters;
  * four squares are added in f32, then in double. A second launch adds the tiles. */
@@ -346,7 +346,7 @@ static __global__ void __launch_bounds__(THREADS) squares_kernel(const struct sq
     int from = 0, to = q.inputs;
     double sum = 0;
 
-    while (to - from > 1) { /* the input that this tile is of */
+    while (to - from > 1) { /* the input of this tile */
         const int middle = (from + to) / 2;
 
         if (q.in[middle].first <= blockIdx.x)

@@ -1,15 +1,15 @@
 /* SCATTER_ADD: rows of src added at their index, in the order of the index, without atomics on floats.
  *
- * Few positions and rows: a block per row of the output and strip of columns looks through the whole index,
- * and adds what is its own in order.
+ * Few positions and rows: a block per row of the output and strip of columns scans the whole index and adds the rows
+ * of src with its index, in order.
  *
  * Otherwise positions are sorted by index first: a stable radix sort, 8 bits a pass (histograms of blocks,
- * one scan over all of them, places), of 8 bytes a position, which is little beside rows of src. Then the
- * sorted positions are cut into tiles of 64; a block adds a tile's rows, in order, a thread a pack of four
- * columns, four rows under way. A run of one index that lies within a tile is finished there. Of runs that do
- * not, each tile leaves its part in the workspace, and a last launch adds those parts in order, so that one
- * index that is everywhere (padding) is spread over many blocks. Sums are f32, also where src or the output
- * is bf16. The order of additions depends on the index alone.
+ * one scan over all of them, scatter), of 8 bytes a position, which is little compared with rows of src. Then the
+ * sorted positions are cut into tiles of 64; a block adds a tile's rows, in order, each thread a pack of four
+ * columns with four rows in flight. A run of one index within a tile is finished there. Longer runs leave
+ * one partial sum per tile in the workspace, and a last launch adds these in order, so that one
+ * very frequent index (padding) is spread over many blocks. Sums are f32, even if src or the output
+ * is bf16. The order of additions depends on the index only.
  *
  * Bytes: the output once (or its base copied), src once, and each row of the output that an index names once
  * more. */
@@ -204,7 +204,7 @@ __device__ __forceinline__ uint32_t peers_of(bool there, uint32_t digit)
 
 static __global__ void __launch_bounds__(THREADS) place_kernel(const struct job j, int pass)
 {
-    __shared__ uint32_t next[WARPS][DIGITS]; /* how many of a digit; then where its next goes */
+    __shared__ uint32_t next[WARPS][DIGITS]; /* count of a digit; then the position of its next key */
     const int warp = (int)threadIdx.x / PK_WARP, lane = (int)threadIdx.x % PK_WARP;
     uint32_t key[EACH], place[EACH], peers[EACH], at;
     bool there[EACH];

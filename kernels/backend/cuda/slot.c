@@ -1,12 +1,12 @@
-/* Pinned memory, uploads, and slots: what travels on the side stream while kernels run.
+/* Pinned memory, uploads, and slots: copies on the side stream while kernels run.
  *
- * Of a copy from ordinary memory CUDA's documents say only that it "might" be read before the call returns,
- * and who uploads may write his memory again at once. Small uploads (a step's numbers) pass through pinned
- * memory of ours, so that the caller does not wait; large ones are waited for.
+ * For a copy from pageable memory CUDA's documentation says only that the source "might" be read before the call
+ * returns, but the caller of upload may overwrite it immediately. So small uploads (a step's numbers) are staged in
+ * pinned memory and do not block; large ones block until the copy is complete.
  *
- * A slot's bytes pass host -> twin on `side`, twin -> place on `stream`. Two events order the two: a take
- * waits for `arrived`, the next send for `taken`. The second copy costs a few microseconds per megabyte of
- * the device's own memory and keeps the places that a captured step reads fixed. */
+ * A slot is copied from host memory to its device buffer on `side`, and from there to its destinations on `stream`.
+ * Two events order the copies: a take waits for `arrived`, the next send for `taken`. The second copy, within the
+ * device, costs a few microseconds per megabyte and keeps the addresses fixed that a captured step reads. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,16 +14,16 @@
 
 #define HALF ((size_t)64 << 10)
 
-/* Two halves in turn: one is filled again when the copies from it are over. */
+/* Two halves alternate: one is filled again when the copies from it are complete. */
 struct cuda_passage {
     unsigned char *memory;
-    cudaEvent_t left[2]; /* behind the last copy from a half */
+    cudaEvent_t left[2]; /* recorded after the last copy from a half */
     bool filled[2];
     int half;
     size_t at;
 };
 
-struct cuda_pinned { /* one piece of alloc_host, in a list of the back end's */
+struct cuda_pinned { /* one allocation of alloc_host, in a list of the back end */
     struct cuda_pinned *next;
     unsigned char *memory;
     size_t bytes;
@@ -204,10 +204,11 @@ enum pd_err cuda_slot_take(struct pk_backend *b, struct pk_slot *slot, const str
                            size_t count, struct pd_why *why)
 {
     if (!slot->sent)
-        return pd_fail(why, PD_ERR_CONFLICT, "a slot is taken before it was sent");
+        return pd_fail(why, PD_ERR_CONFLICT, "slot_take before slot_send");
     for (size_t i = 0; i < count; i++)
         if (parts[i].offset > slot->bytes || parts[i].bytes > slot->bytes - parts[i].offset)
-            return pd_fail(why, PD_ERR_INVALID, "piece %zu is outside its slot of %zu bytes", i, slot->bytes);
+            return pd_fail(why, PD_ERR_INVALID, "part %zu lies outside its slot of %zu bytes", i,
+                           slot->bytes);
     PK_CUDA_TRY(cudaSetDevice(b->device));
     PK_CUDA_TRY(cudaStreamWaitEvent(b->stream, slot->arrived, 0));
     for (size_t i = 0; i < count; i++)

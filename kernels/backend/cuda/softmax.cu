@@ -1,9 +1,9 @@
 /* SOFTMAX and SOFTMAX_BWD over the last axis: y = exp(x - max) / sum, dx = y (dy - sum(dy y)).
  *
- * Bytes: every row once in, once out. A group of threads keeps its row in registers, packs of four elements:
- * up to 32 neighbours of a warp for rows up to 512, a block of 256 up to 8192. Longer rows are read again,
- * out of the second-level cache: a block finds maximum and sum in one pass, the sum being rescaled whenever
- * a larger maximum comes. Sums are f32, by lane, then by a fixed tree. */
+ * Bytes: every row is read once and written once. A group of threads keeps its row in registers, packs of four
+ * elements: up to 32 neighbours of a warp for rows up to 512, a block of 256 up to 8192. Longer rows are read again
+ * from the second-level cache: a block finds maximum and sum in one pass, rescaling the sum whenever
+ * the maximum grows. Sums are f32, by lane, then by a fixed tree. */
 #include "kernels/backend/cuda/view.cuh"
 
 #define THREADS 256

@@ -1,5 +1,5 @@
-/* The table of ops, found by their names: an entry that no file of this folder defines is NULL here. So a
- * kernel joins by being there, and what is missing is refused when a graph is planned (tests/gpu names it).
+/* The table of ops by name, as weak symbols: an op that no file of this folder defines is NULL here, and a graph that
+ * contains it is refused when it is planned (a test in tests/gpu names missing ops).
  */
 #include "kernels/backend/cuda/cuda.h"
 

@@ -1,8 +1,8 @@
-/* kernels/backend/cuda/view.cuh: how kernels walk through strided views and touch four elements at a time.
+/* kernels/backend/cuda/view.cuh: iteration over strided views, four elements at a time.
  *
  * The unit of all elementwise work is a pack of four consecutive elements: 16 bytes of f32, 8 of bf16. A warp
- * that reads packs side by side fills whole sectors in either type, so one division of the work serves every
- * mixture of types. What type a view has is looked at while running: it is the same for all threads. */
+ * that reads adjacent packs fills whole sectors in either type, so one division of the work serves every
+ * mixture of types. Kernels branch on the type of a view at run time: it is the same for all threads. */
 #pragma once
 
 #include <string.h>
@@ -54,7 +54,7 @@ static inline int64_t cuda_pack_bytes(enum pk_dtype t)
     return 4 * cuda_size(t);
 }
 
-/* ---- dividing by what is known before the launch ---- */
+/* ---- division by a number known before the launch ---- */
 
 /* n / by for 0 <= n < 2^31, by a multiplication: q = (n mul / 2^32 + n) / 2^shift. */
 struct cuda_divisor {
@@ -80,7 +80,7 @@ __device__ __forceinline__ uint32_t pk_divide(const struct cuda_divisor d, uint3
 
 /* ---- positions of a view ---- */
 
-/* Axes that continue each other are one; last axis fastest. */
+/* Contiguous axes are merged; last axis fastest. */
 struct cuda_walk {
     int32_t rank; /* >= 1 once closed */
     bool wide;    /* positions beyond 2^31: divided the slow way */
@@ -118,7 +118,7 @@ static inline void cuda_walk_add(struct cuda_pair *w, int64_t dim, int64_t strid
     w->other[w->rank++] = other;
 }
 
-/* Elements become units of `per` of them. The caller has seen that it divides everything (cuda_walk_unit). */
+/* Elements become units of `per` of them, which must divide all extents and strides (cuda_walk_unit). */
 static inline void cuda_walk_close(struct cuda_pair *w, int64_t per)
 {
     if (w->rank == 0) {
@@ -382,7 +382,7 @@ __device__ __forceinline__ void pk_row_store(void *p, bool bf16, bool packs, int
             pk_store1(p, bf16, at + 4 * k + i, v[i]);
 }
 
-/* N packs, `step` apart, from pack k on: what they have in common is looked at once. */
+/* N packs, `step` apart, from pack k on; the type is checked once for all. */
 template <int N>
 __device__ __forceinline__ void pk_row_load_many(const struct cuda_rows &r, int64_t at, int k, int step,
                                                  int n, float (*v)[4])

@@ -7,9 +7,9 @@
  * with one warp, and a second kernel adds the parts up in their order.
  *
  * Polynomials, sigmoid and ReLU are additive over tiles: no running maximum, nothing saved. Factors that are
- * one number per head or row are applied to the sums at the end. Masks choose 0 after phi: a masked entry is
- * exactly 0 even where phi overflows. Scores, phi and sums are f32; A is rounded to bf16 (TF32) for the
- * second product without its factor c, which for these two is as good as after it (kernels/ENGINE.md 10).
+ * one number per head or row are applied to the sums at the end. Masks select 0 after phi: a masked entry is
+ * exactly 0 even if phi overflows. Scores, phi and sums are f32; A is rounded to bf16 (TF32) for the
+ * second product without its factor c, which loses no accuracy with these types (kernels/ENGINE.md 10).
  *
  * Decoding, counted at batch 256, 12 heads, d = 64: a block is 4 pairs with a warp each; 83 KiB of shared
  * memory let two blocks stay on a multiprocessor, and half of their tiles, 74 KiB, are on their way at any
@@ -21,7 +21,7 @@
  * queries + 18 KiB for two tiles; N = 197 whole: 9 + 63. */
 #include "kernels/backend/cuda/attention/tile.cuh"
 
-/* A split of the keys must be worth its partial sums, of which one warp adds up all of a query. */
+/* Least keys per part, so that a split is worth its partial sums, which one warp per query adds. */
 #define SPLIT_QUERIES 16
 #define SPLIT_KEYS 64
 #define SPLIT_MOST 32
@@ -57,7 +57,7 @@ static __global__ void __launch_bounds__(128, D <= 64 ? 3 : 2)
     const struct att_draw draw = att_draw_of(a, bh);
     int begin = 0, count = g.tiles;
 
-    /* The block stops at the last key that queries of its pairs see. */
+    /* The block stops at the last key that is visible to queries of its pairs. */
     if (!g.resident) {
         const int64_t pair0 = pair - slot;
 
@@ -215,7 +215,7 @@ static __global__ void __launch_bounds__(128, D <= 64 ? 3 : 2)
     pk_copy_wait<0>();
 }
 
-/* Adds up the parts of the keys, in their order: a warp for each query. */
+/* Sums the parts of the keys, in order: one warp per query. */
 template <typename T> static __global__ void parts_kernel(const struct att a, int count, const float *parts)
 {
     const int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / PK_WARP, bh = row / a.nq;
@@ -260,7 +260,7 @@ template <typename T> static __global__ void parts_kernel(const struct att a, in
 
 /* ---- host ---- */
 
-/* Parts that the keys are split in: enough blocks for every multiprocessor, of a few tiles at least. */
+/* Number of parts of the keys: enough blocks for every multiprocessor, each part at least a few tiles. */
 static int parts_of(const struct pk_backend *b, const struct att *a)
 {
     const int64_t pairs = (int64_t)a->batch * a->heads;
@@ -304,9 +304,8 @@ extern "C" bool cuda_attention_supports(const struct pk_backend *b, const struct
     return s->dim[s->rank - 1] <= CUDA_ATTENTION_HEAD_MOST;
 }
 
-/* Keys of a given length lie in a cache, of which the rest may hold anything, NaN too. The bulk copies of sm
- * 90 bring whole tiles, and 0 times NaN is no 0: those calls stay here, where nothing beyond the length is
- * read. */
+/* Keys with a length are in a cache, whose rest may hold any value, even NaN. The bulk copies of sm 90 load whole
+ * tiles, and 0 times NaN is not 0: those calls stay here, where nothing beyond the length is read. */
 bool att_is_hopper(const struct pk_backend *b, const struct pk_call *c)
 {
     return cuda_attention_hopper_supports(b, c);

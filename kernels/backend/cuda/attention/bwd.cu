@@ -22,7 +22,7 @@
  * written once. Shared memory, d = 64, bf16: 18 KiB of own rows + 18 KiB for two tiles. */
 #include "kernels/backend/cuda/attention/bwd.cuh"
 
-#define RUNS_BLOCKS 8 /* blocks for each multiprocessor that the pass of the bias aims at */
+#define RUNS_BLOCKS 8 /* blocks per multiprocessor in the pass of the bias */
 
 /* rowsum(dY Y): a warp for each query. */
 template <typename T> static __global__ void delta_kernel(const struct att a, float *to)
@@ -58,7 +58,7 @@ static __global__ void __launch_bounds__(128, (D <= 64 ? 3 : 2) - KEYS)
     const int b = (int)(bh / a.heads), h = (int)(bh % a.heads);
     const struct att_sight sight = att_sight_of(a, b);
     const float c = att_factor(a, h);
-    /* Keys beyond the length are not read: they may hold anything, and 0 times NaN is no 0. */
+    /* Keys beyond the length are not read: they may hold NaN, and 0 times NaN is not 0. */
     const int own_rows = KEYS ? a.nk : a.nq, stream_rows = KEYS ? a.nq : sight.end;
     T *const own = shared + warp * STRIP * 2 * pitch;
     const struct att_draw draw = att_draw_of(a, bh);
@@ -71,7 +71,7 @@ static __global__ void __launch_bounds__(128, (D <= 64 ? 3 : 2) - KEYS)
     };
     int first = 0, count = g.tiles;
 
-    /* Alone in the block, a pair passes over what its strips do not see. */
+    /* If a block has one pair, it skips tiles that its strips do not see. */
     if (g.per_block == 1 && !g.resident) {
         const int row0 = chunk * g.warps * STRIP, row1 = row0 + g.warps * STRIP;
 
@@ -252,7 +252,7 @@ static __global__ void dbias_sum_kernel(const struct att a, const float *runs, i
 
 namespace
 {
-/* Places in the workspace. */
+/* Offsets in the workspace. */
 struct scratch {
     size_t delta, dscale, dbias, bytes;
     int runs, strips; /* strips: numbers of dscale a pair */

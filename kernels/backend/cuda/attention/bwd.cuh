@@ -108,8 +108,8 @@ __device__ __forceinline__ void att_row_statistics(const struct att &a, const st
     *delta = a.delta[bh * a.nq + i];
 }
 
-/* S, dP and then P, dS of a tile, in x and dp. own_1, tile_1: what makes S; own_2, tile_2: what makes dP.
- * kept: what dropout leaves, for P alone is not yet without what it drops. Returns sum P dP. */
+/* Computes S and dP of a tile, then P and dS, in x and dp. own_1, tile_1: operands of S; own_2, tile_2: operands of dP.
+ * kept: entries that dropout keeps; dS has it applied, P not yet. Returns sum P dP. */
 template <class M, bool POLY, bool KEYS, int NS>
 __device__ __forceinline__ float att_tile_backward(float (&x)[4][4], float (&dp)[4][4], const struct att &a,
                                                    const struct att_sight &sight, const struct att_draw &draw,

@@ -1,5 +1,5 @@
-/* kernels/backend/cuda/attention/call.cuh: a call of attention as the kernels see it, how its rows are dealt
- * to blocks, and what the files of attention lend each other. Host code and plain structs. */
+/* kernels/backend/cuda/attention/call.cuh: a call of attention as a struct for the kernels, the division of its rows
+ * among blocks, and host functions shared by the files of attention. Host code and structs only. */
 #pragma once
 
 #include "kernels/backend/cuda/attention/attention.h"
@@ -35,16 +35,17 @@ struct att {
     int64_t rng_step;
     uint32_t share_rows; /* rows of A in one share of a batch, if rng names the share; else 0 */
     uint32_t threshold, stream;
-    float kept; /* factor on what dropout leaves */
+    float kept; /* factor on entries that dropout keeps */
     const float *sums_in;
     int64_t sums_b, sums_h, sums_i;
     float *sums;
     const float *delta; /* rowsum(dY Y), (B, H, Nq); where rows are normalised */
-    int32_t local;      /* > 0: a query sees nothing before its run of so many; a multiple of 64; causal */
-    int32_t after;      /* first input that ATTENTION does not have */
+    int32_t
+        local; /* > 0: a query sees no key before its own chunk of so many tokens; a multiple of 64; causal */
+    int32_t after; /* first input that ATTENTION does not have */
 };
 
-/* How the strips of a launch are dealt out. */
+/* How the strips of a launch are divided among blocks. */
 struct att_deal {
     int64_t pairs;     /* (b, h, part of the keys) */
     int32_t per_block; /* pairs of a block, ... */
@@ -180,7 +181,7 @@ static inline void att_read(struct att *a, const struct pk_call *c)
     a->after = next;
 }
 
-/* Which arithmetic: that of the elements, and for f32 that of b (NULL: TF32). */
+/* The arithmetic: by the element type, and for f32 by b (NULL: TF32). */
 enum att_math { ATT_BF16, ATT_TF32, ATT_F32 };
 static inline enum att_math att_math_of(const struct pk_backend *b, const struct pk_call *c)
 {
@@ -197,8 +198,8 @@ static inline int att_multiprocessors(const struct pk_backend *b)
     return b ? b->multiprocessors : 132;
 }
 
-/* Deals `own` rows of each of `pairs`, past `streamed` rows in tiles, to blocks of at most warps_most warps.
- * own_sides: tensors of the own side in shared memory (16 rows a warp); tile_sides: those that stream. */
+/* Divides `own` rows of each of `pairs` among blocks of at most warps_most warps; `streamed` rows pass in tiles.
+ * own_sides: tensors of the own side in shared memory (16 rows per warp); tile_sides: tensors that stream. */
 static inline struct att_deal att_deal_of(const struct pk_backend *b, int64_t pairs, int own, int streamed,
                                           int d16, size_t element, int own_sides, int tile_sides,
                                           int warps_most, int parts)
@@ -227,7 +228,7 @@ static inline struct att_deal att_deal_of(const struct pk_backend *b, int64_t pa
             g.per_block /= 2;
         strips_bytes = (size_t)(g.warps * g.per_block * STRIP * own_sides) * row;
         one = (size_t)(g.per_block * TILE * tile_sides) * row; /* a buffer of all pairs of the block */
-        /* A side that fits in a third of what there is stays: three blocks share a multiprocessor. */
+        /* A side that fits in a third of the shared memory stays there: three blocks share a multiprocessor. */
         g.resident = strips_bytes + one * (size_t)g.tiles <= most / 3 || g.tiles == 1;
         g.stages = g.resident ? g.tiles : 2;
         g.shared = strips_bytes + one * (size_t)g.stages;
@@ -255,13 +256,13 @@ static inline unsigned att_blocks(const struct att_deal *g)
     return (unsigned)(cuda_div_up(g->pairs, g->per_block) * g->chunks);
 }
 
-/* Lets a kernel have all the shared memory that a block may have: the limit is the kernel's, not the call's,
- * and a call that was recorded with more than this one needs is still to be started. */
+/* Sets a kernel's limit to all the shared memory that a block may have, not to the need of this call: a recorded call
+ * that needs more may still be launched. */
 static inline cudaError_t att_room(const struct pk_backend *b, const void *kernel)
 {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)b->shared_most);
 }
-/* Starts a kernel of `b` that may need more shared memory than it gets without asking. */
+/* Launches a kernel that may need more shared memory than the default limit. */
 #define ATT_LAUNCH(kernel, grid, g, stream, ...)                                                             \
     do {                                                                                                     \
         PK_CUDA_TRY(att_room(b, (const void *)(kernel)));                                                    \
@@ -270,13 +271,12 @@ static inline cudaError_t att_room(const struct pk_backend *b, const void *kerne
         PK_CUDA_TRY(cudaGetLastError());                                                                     \
     } while (0)
 
-/* ---- host: what the files of attention lend each other ---- */
+/* ---- host: functions shared by the files of attention ---- */
 
-/* attention.cu: whether hopper*.cu run this square. */
+/* attention.cu: whether hopper*.cu run this quadratic attention. */
 bool att_is_hopper(const struct pk_backend *b, const struct pk_call *c);
-/* attention.cu, bwd.cu: the square order. a is whole, outputs too; parts: workspace for g.parts >
- * 1, else NULL. dscale: for each (b, h) and strip of queries a double, at `strips` numbers a pair; NULL:
- * none. */
+/* attention.cu, bwd.cu: the quadratic form. a is whole, outputs too; parts: workspace if g.parts > 1, else NULL.
+ * dscale: one double per (b, h) and strip of queries, `strips` per pair; NULL: none. */
 enum pd_err att_square(struct pk_backend *b, const struct att *a, enum att_math math, int parts, float *work,
                        struct pd_why *why);
 enum pd_err att_square_bwd(struct pk_backend *b, const struct att *a, enum att_math math, double *dscale,
@@ -285,7 +285,7 @@ enum pd_err att_square_bwd(struct pk_backend *b, const struct att *a, enum att_m
  */
 enum pd_err att_add_dscale(struct pk_backend *b, const struct att *a, const double *from, int strips,
                            const struct pk_view *to, struct pd_why *why);
-/* Where outputs of ATTENTION_BWD go; also y and dy. Returns the first output behind them. */
+/* Addresses of the outputs of ATTENTION_BWD, and of y and dy. Returns the index of the first output after them. */
 int att_read_bwd(struct att *a, const struct pk_call *c);
 
 /* once.cu: the gradients of short rows in one pass. dscale: for each (b, h) att_once_warps doubles,
@@ -297,8 +297,8 @@ int att_once_runs(const struct pk_backend *b, const struct att *a);
 enum pd_err att_once(struct pk_backend *b, const struct att *a, double *dscale, float *runs,
                      struct pd_why *why);
 
-/* order.cu: whether a call takes the linear order, and the workspace of a call that needs `square`
- * in the other one. On a device whose host keeps records this is where the two are timed. */
+/* order.cu: whether a call takes the linear form, and the workspace of a call that needs `square` bytes in the
+ * quadratic form. If the host stores records, the two are timed here. */
 bool att_is_linear(const struct pk_backend *b, const struct pk_call *c);
 size_t att_order_workspace(const struct pk_backend *b, const struct pk_call *c, size_t square);
 
@@ -307,9 +307,9 @@ size_t att_linear_workspace(const struct pk_backend *b, const struct pk_call *c)
 enum pd_err att_linear(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);
 enum pd_err att_linear_bwd(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);
 
-/* linear_bf16.cu: the same for short heads in bf16, of x^2 for many tokens. chunk: tokens whose
- * square is the caller's, in causal order. The workspace serves either direction. Of the gradients dY is read
- * in 16-byte pieces as well.
+/* linear_bf16.cu: the same for short heads in bf16, for x^2 only with many tokens. chunk (causal): tokens per chunk,
+ * within which the caller computes the quadratic form. The workspace serves either direction. The gradient also reads
+ * dY in 16-byte pieces.
  */
 bool att_linear_bf16_takes(const struct pk_call *c, const struct att *a);
 int att_linear_bf16_chunk(const struct pk_backend *b, const struct att *a);

@@ -1,4 +1,4 @@
-/* Which calls of attention go to the kernels of sm 90, and how those see them. */
+/* Which calls of attention the kernels of sm 90 run, and the structs they receive. */
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@ static const struct pk_view *input(const struct pk_call *c, int n)
     return &c->in[n];
 }
 
-/* Rows as bulk copies want them: columns close together, other strides multiples of 16 bytes. */
+/* Whether rows suit bulk copies: contiguous columns, other strides multiples of 16 bytes. */
 static bool loadable(const struct pk_view *v, int b, int h, int n, int d)
 {
     const int axis[3] = {b, h, n};
@@ -196,8 +196,8 @@ enum pd_err hopper_allow(const void *kernel, size_t shared, struct pd_why *why)
 {
     if (shared > HOPPER_SHARED)
         return pd_fail(why, PD_ERR_LIMIT, "attention: %zu bytes of shared memory", shared);
-    /* All of it, whatever this call needs: the limit is the kernel's, and a recorded call that needs more is
-     * still to be started. No L1: blocks that share a multiprocessor want its shared memory. */
+    /* The maximum, not the need of this call: the limit belongs to the kernel, and a recorded call that needs
+     * more may still be launched. No L1: blocks that share a multiprocessor need its shared memory. */
     PK_CUDA_TRY(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)HOPPER_SHARED));
     PK_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100));

@@ -1,9 +1,8 @@
-/* kernels/backend/cuda/attention/hopper.cuh: what both directions of sm 90's attention share: the call as the
- * kernels see it, who sees whom.
+/* kernels/backend/cuda/attention/hopper.cuh: shared by both directions of attention on sm 90: the call as a struct for
+ * the kernels, and visibility.
  *
- * X = q k^T is left unscaled where that is the same: where phi is homogeneous (x^p, relu), so tau goes with c
- * into one factor of the result. Where something is added to the logits ("affine") they are tau
- * X + bias first. Masks choose 0 after phi. */
+ * If phi is homogeneous (x^p, relu), X = q k^T is left unscaled, and tau and c are one factor of the result. If a bias
+ * is added to the logits ("affine"), they are tau X + bias first. Masks select 0 after phi. */
 #pragma once
 
 #include <cuda.h>
@@ -13,7 +12,7 @@
 #include "kernels/backend/cuda/attention/hopper_schedule.h"
 #include "kernels/backend/cuda/ptx_hopper.cuh"
 
-/* Longest side of a bias whose gradient is made here: its sums, one for each block, take a MiB at 512. */
+/* Longest side of a bias whose gradient is supported here: the sums of each block take 1 MiB at 512. */
 #define HOPPER_BIASED 512
 
 /* Rows of one tensor: element (b, h, i, c) at p + b sb + h sh + i sn + c. */
@@ -24,12 +23,12 @@ struct hopper_rows {
 
 struct hopper_job {
     int batch, heads, nq, nk, d;
-    int phi;          /* as hopper_phi switches on it */
+    int phi;          /* the number that hopper_phi switches on */
     bool homogeneous; /* phi(t x) is a power of t times phi(x), t > 0 */
     bool causal, affine;
     float tau, add;       /* logit = tau X + add + bias where affine, or not homogeneous */
     float row_power;      /* row i of A is divided by n^row_power */
-    float scale;          /* c but for the learned factor */
+    float scale;          /* c without the learned factor */
     float of_y;           /* y = of_y c P v, P unscaled */
     float of_d;           /* dS = of_d c G (times tau in dq, dk): p tau^(p - 1), tau's power as above */
     const float *learned; /* NULL, or one for each head at learned_step */
@@ -42,7 +41,7 @@ struct hopper_job {
     int windows; /* 0: a mask of keys */
 };
 
-/* Host: fills in the job but for pointers that are NULL in the views. False: not for these kernels. */
+/* Host: fills in the job; data pointers of the views may be NULL. False: these kernels do not support the call. */
 bool hopper_job_of(const struct pk_call *c, struct hopper_job *ret);
 /* q, k, v (0, 1, 2), dy (3) of the call's inputs; dq, dk, dv (4, 5, 6) of its outputs; y (7). */
 struct hopper_rows hopper_rows_of(const struct pk_call *c, const struct hopper_job *j, int which);
@@ -55,7 +54,7 @@ static inline int hopper_columns(int d)
 enum pd_err hopper_map(const struct hopper_job *j, const struct hopper_rows *r, int n, int columns, int rows,
                        CUtensorMap *ret, struct pd_why *why);
 size_t hopper_bwd_workspace(const struct pk_backend *b, const struct pk_call *c, const struct hopper_job *j);
-/* Lets a kernel have its shared memory. */
+/* Raises a kernel's limit of shared memory. */
 enum pd_err hopper_allow(const void *kernel, size_t shared, struct pd_why *why);
 
 static inline int hopper_multiprocessors(const struct pk_backend *b)
@@ -63,7 +62,7 @@ static inline int hopper_multiprocessors(const struct pk_backend *b)
     return b && b->multiprocessors > 0 ? b->multiprocessors : 132;
 }
 
-/* ---- who sees whom ---- */
+/* ---- visibility ---- */
 
 __device__ __forceinline__ const uint8_t *hopper_mask(const struct hopper_job &j, int b)
 {

@@ -5,26 +5,26 @@
  *     dV += P' dY    dK += G' Q    dQ += G K          factors c, p, tau at the end
  *
  * Division. A unit is one (batch, head) - with a bias, or windows of one tile, one head and a run of batches
- * - taken by one block, or by a cluster of two, from beginning to end, so that every sum has one owner and an
- * order that the shape fixes: no atomics between threads. Keys outside, queries inside: 64 keys for each of
+ * - processed entirely by one block, or by a cluster of two, so that every sum has one owner and an
+ * order fixed by the shape: no atomics between threads. Outer loop over keys, inner over queries: 64 keys for each of
  * `groups` warpgroups against 64 queries at a time. dK and dV stay in registers. dQ of a tile of queries is
- * added up in memory of the threads that make it, in the order of their registers (no exchange, no fence): in
- * shared memory up to 256 queries, else in the workspace of the block, which L2 holds; there the thread sends
- * its addend and L2 adds (red.v4: the only adder of an address, so the order is its own), and threads wait
- * only at the last tile of keys, which reads the sum back. Queries are taken in chunks of 256 KiB of dQ so
- * that L2 holds it; dK and dV then rest in the workspace between chunks, added to in the same way. One thread
+ * summed in memory private to the threads that compute it, in the order of their registers (no exchange, no fence): in
+ * shared memory up to 256 queries, else in the block's workspace, which stays in L2; there the thread sends
+ * its addend and L2 adds (red.v4: one thread per address, so the order is fixed), and threads wait
+ * only at the last tile of keys, which reads the sum back. Queries are processed in chunks of 256 KiB of dQ so
+ * that it stays in L2; dK and dV are in the workspace between chunks, summed in the same way. One thread
  * loads K and V (2 stages), one Q and dY (2 or 4).
  *
- * Pairs. Where it ends sooner (backward_pays) two blocks of a cluster share a unit: tiles of keys in turn,
+ * Pairs. If it finishes sooner (backward_pays), two blocks of a cluster share a unit: they alternate tiles of keys,
  * each loads half of the rows of Q and dY into both (multicast), each has its own sums of dQ, joined in the
- * blocks' order at the end of a chunk. It ends sooner where units are few or their last round is not full:
+ * blocks' order at the end of a chunk. That is so if units are few or their last round is not full:
  * 192 heads of N = 8192 take 2 rounds of 132 blocks (0.73 of them busy) or 3 of 66 pairs (0.97); joining
  * costs about 1.3 tiles of keys a chunk (2 % there, 16 % at N = 1024: no pairs for many heads of that).
  *
- * Short. Where one warpgroup sees a head at once (windows of Swin) a block takes a run of windows of one
+ * Short. If one warpgroup holds a whole head (windows of Swin), a block processes a run of windows of one
  * head: the bias and the sums of its gradient stay in shared memory, each thread its part in the order of its
- * registers (16 KiB each, once from and to memory in a run), and so do the visible pairs while the window is
- * the same; of the batches a run takes the same window of all images in turn. Loads run ahead from one window
+ * registers (16 KiB each, read and written once per run), and so do the visible pairs while the window is
+ * the same: a run goes through the same window of all images first. Loads run ahead from one window
  * to the next.
  *
  * Why not a second pass for dQ: it repeats two of five products (7/5 of the tensor time). Why not partial
@@ -33,7 +33,7 @@
  * A warpgroup has scores as (keys, queries), so that P' and G' are left operands from registers, and so are K
  * and V (d = 64), which stay there for all queries. G goes to shared memory too (two buffers, one barrier of
  * the warpgroups a tile): as (queries, keys) read by columns it is the left operand of dQ, which needs all
- * keys of the tile. Two warpgroups take turns with dQ (d = 64), or make half of its columns each (d = 128).
+ * keys of the tile. Two warpgroups alternate in computing dQ (d = 64), or compute half of its columns each (d = 128).
  *
  *  columns groups   registers of a tile                                 shared     chosen for
  *       64      2   32 S + 32 dP + 64 dK, dV + 32 K, V + 32 P, G of 232  224 KiB    d <= 64

@@ -1,5 +1,5 @@
-/* kernels/backend/cuda/attention/hopper_bwd.cuh: of the gradient on sm 90 what kernels and hosts share:
- * shapes of a block, the call as its kernel sees it, and what a thread does with the scores of one tile. */
+/* kernels/backend/cuda/attention/hopper_bwd.cuh: the gradient on sm 90, shared by kernels and hosts: shapes of a block,
+ * the call as a struct for the kernel, and a thread's work on the scores of one tile. */
 #pragma once
 
 #include "kernels/backend/cuda/attention/hopper.cuh"
@@ -34,7 +34,7 @@ template <int columns, int groups> struct backward_shape {
     static constexpr bool held = groups == 2 && columns == 64;
     static constexpr bool clusters = groups == 2 && columns == 64; /* of two blocks, where it pays */
     static constexpr int registers = columns == 64 ? 232 : 240, loader_registers = columns == 64 ? 40 : 24;
-    /* Blocks of one warpgroup that see a whole head at once keep more beside it, each thread its own: */
+    /* Blocks of one warpgroup that hold a whole head at once store more in shared memory, each thread its own part: */
     static constexpr int bias_at = shared, dbias_at = bias_at + queries / 2 * 4 * 128;
     static constexpr int bits_at = dbias_at + queries / 2 * 4 * 128;
     static constexpr int shared_whole = bits_at + 16 * 128;
@@ -158,8 +158,8 @@ __device__ __forceinline__ float4 backward_float4(const float *p)
     return make_float4(p[0], p[1], p[2], p[3]);
 }
 
-/* Sums rest where only their thread looks, in the order of its registers: stored, then added to (in memory of
- * the device by L2, so that nobody waits), at last taken back. */
+/* Sums are in memory that only their thread accesses, in the order of its registers: stored first, then added to (in
+ * device memory by L2, so that the thread does not wait), at last read back. */
 template <int n, int consumers> __device__ __forceinline__ void backward_keep(const float (&d)[n], float4 *to)
 {
 #pragma unroll
@@ -202,7 +202,7 @@ __device__ __forceinline__ void backward_take(float (&d)[n], const float4 *from)
     }
 }
 
-/* Zeros in rows [row, end): nobody's sum. */
+/* Zeros in rows [row, end), which no thread sums. */
 template <int consumers>
 __device__ __forceinline__ void backward_zero(const struct hopper_rows &to, int b, int h, int row, int end,
                                               int d)
@@ -224,8 +224,8 @@ __device__ __forceinline__ float backward_bias(const struct hopper_job &j, int h
                : j.add;
 }
 
-/* Whether a block keeps, each thread its own part in shared memory, what its next (batch, head) needs again:
- * the bias of the run's head and the sums of its gradient; the visible pairs of one window. */
+/* Whether a block keeps in shared memory, each thread its own part, data for its next (batch, head): the bias of the
+ * run's head and the sums of its gradient; the visible pairs of one window. */
 template <int groups> __device__ __forceinline__ bool backward_owns_bias(const struct backward_args &a)
 {
     return groups == 1 && a.whole && a.job.bias;

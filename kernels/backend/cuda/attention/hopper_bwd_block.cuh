@@ -11,8 +11,8 @@ struct backward_barriers {
 
 /* ---- the threads that load ---- */
 
-/* K and V (keys), Q and dY (queries), or both: each in a thread of its own where there is a warp for each, so
- * that neither waits for room that the other wants. */
+/* Loads K and V (keys), Q and dY (queries), or both: in separate threads if there is a warp for each, so that neither
+ * waits for buffers of the other. */
 template <int columns, int groups, bool of_keys, bool of_queries>
 __device__ __forceinline__ void
 backward_load(const CUtensorMap &mq, const CUtensorMap &mk, const CUtensorMap &mv, const CUtensorMap &mdy,
@@ -109,7 +109,7 @@ __device__ __forceinline__ void backward_add(float (&d)[columns / 2], uint32_t (
     pk_wgmma_commit();
 }
 
-/* What no tile has written, and the gradient of the scale. */
+/* Writes zeros to results that no tile has written, and the gradient of the scale. */
 template <int columns, int groups>
 __device__ __forceinline__ void backward_rest(const struct backward_args &a, const struct backward_pair &x,
                                               int u, unsigned char *shared, float dscale)
@@ -188,8 +188,8 @@ __device__ __forceinline__ void backward_join(const struct backward_args &a, con
     }
 }
 
-/* dS of a tile to shared memory, (keys, queries). Two buffers: who writes this one has met all others at the
- * barrier of the tile before, and they came there after they had read it. */
+/* dS of a tile to shared memory, (keys, queries). Two buffers alternate: all threads have read this one before they
+ * reached the barrier of the previous tile. */
 template <int queries>
 __device__ __forceinline__ void backward_share(const uint32_t (&g)[queries / 4], unsigned char *ds, int row,
                                                int t)
@@ -454,7 +454,7 @@ __device__ __forceinline__ void backward_compute(const struct backward_args &a, 
                     }
                 }
                 if (backward_blocks<columns, groups>(a) > 1) {
-                    /* All sums are there; and nobody begins the next chunk's while one reads. */
+                    /* All sums are complete, and no block begins the next chunk's sums while another reads. */
                     backward_meet<columns, groups>(a, bar, 0);
                     backward_join<columns, groups>(a, x, u, w, c0, c1);
                     backward_meet<columns, groups>(a, bar, 1);
@@ -511,7 +511,8 @@ static __global__ void __launch_bounds__(backward_shape<columns, groups>::thread
             pk_registers_more<shape::registers>();
         backward_compute<columns, groups>(a, w, shared, bar);
     }
-    if (backward_blocks<columns, groups>(a) > 1) { /* a block that others may still arrive at stays */
+    if (backward_blocks<columns, groups>(a) >
+        1) { /* other blocks may still arrive at this block's barriers */
         __syncwarp();
         pk_cluster_sync();
     }

@@ -1,6 +1,6 @@
-/* kernels/backend/cuda/attention/hopper_bwd_launch.cuh: hosts of the gradient on sm 90: what a call needs of
- * the workspace, how many blocks share a unit, the launch; and the kernel that ends the bias' gradient,
- * because it knows the order of a block's registers. */
+/* kernels/backend/cuda/attention/hopper_bwd_launch.cuh: host code of the gradient on sm 90: workspace of a call, number
+ * of blocks that share a unit, launch; and the kernel that finishes the gradient of the bias, because it depends on the
+ * order of a block's registers. */
 #pragma once
 
 #include "kernels/backend/cuda/attention/hopper_bwd_block.cuh"
@@ -42,8 +42,8 @@ static inline size_t backward_room(size_t *at, size_t bytes)
     return here;
 }
 
-/* Whether two blocks a unit end sooner than one: rounds of units, and what the pair takes to join dQ at the
- * end of a chunk, which is about the time of 1.3 tiles of keys (see hopper_bwd.cu). */
+/* Whether two blocks per unit finish sooner than one: compares the rounds of units, adding the time to join dQ at the
+ * end of a chunk, about that of 1.3 tiles of keys (see hopper_bwd.cu). */
 static inline bool backward_pays(int units, int blocks, int q_tiles, int k_tiles)
 {
     const double one = (double)cuda_div_up(units, blocks) * k_tiles;
@@ -115,7 +115,7 @@ static enum pd_err backward_launch(struct pk_backend *b, const struct pk_call *c
     size_t shared;
     enum pd_err err;
 
-    /* Fewer blocks take the same units in the same order; who takes which changes no sum. */
+    /* Fewer blocks take the same units in the same order; the assignment changes no sum. */
     if (reserved > 0 && usable >= p.cluster && grid > usable * shape::resident)
         grid = usable * shape::resident / p.cluster * p.cluster;
     for (int i = 0; i < 4; i++) {

@@ -1,4 +1,4 @@
-/* The gradient on sm 90 where one warpgroup makes a block: heads of up to 32, and up to 64 queries and keys.
+/* The gradient on sm 90 with blocks of one warpgroup: heads of up to 32, and up to 64 queries and keys.
  */
 #include "kernels/backend/cuda/attention/hopper_bwd_launch.cuh"
 

@@ -15,8 +15,8 @@
  * Windows with a bias or masks (one tile of queries and keys) are taken in runs of one head by each block,
  * the same window of all images in turn: the bias of the head and the visible pairs of the window stay in
  * shared memory, each thread its part in the order of its registers, read without a conflict and without a
- * barrier. Blocks of all heads go through the same batches at the same time: rows of neighbouring heads share
- * their 128 bytes in L2.
+ * barrier. Blocks of all heads process the same batches at the same time: rows of neighbouring heads share
+ * lines of 128 bytes in L2.
  *
  * A warpgroup: S(t+1) = Q K' and O += P(t) V are begun together; phi of S(t+1) is worked out while P(t) V
  * runs, and P, narrowed in registers, is the left operand of the next. Scales go into the last step. The
@@ -109,7 +109,7 @@ __device__ __forceinline__ int forward_next(const struct forward_args &a, int u)
     return u < a.units ? u : -1;
 }
 
-/* Whether a block keeps the bias of its head, and the visible pairs of a window. */
+/* Whether a block stores the bias of its head, and the visible pairs of a window, in shared memory. */
 template <int groups> __device__ __forceinline__ bool forward_owns_bias(const struct forward_args &a)
 {
     return groups == 1 && a.run && a.job.bias;
@@ -154,7 +154,7 @@ __device__ __forceinline__ void forward_load(const CUtensorMap &mq, const CUtens
 
     for (;;) {
         const struct forward_unit x = forward_unit_of<keys, 64 * groups>(a, u);
-        const int next = forward_next(a, u); /* asked for early: the answer takes a while */
+        const int next = forward_next(a, u); /* requested early, because of the latency */
 
         for (int pass = x.pass; pass < x.pass_end; pass++, qn++) {
             const int buffer = qn % 2;
@@ -459,7 +459,7 @@ __device__ __forceinline__ void forward_compute(const struct forward_args &a, in
                                                                (t + 1) * keys > whole, shared, s);
                     pk_wgmma_wait<0>();
                     pk_wgmma_hold(o);
-                    pk_wgmma_hold(s); /* what is packed goes where P was being read until here */
+                    pk_wgmma_hold(s); /* P is no longer read here, so its registers may be overwritten */
                     if (last && lane == 0)
                         pk_barrier_arrive(&bar.v_empty[stage]);
                     forward_pack<keys>(s, p);

@@ -1,9 +1,9 @@
 /* kernels/backend/cuda/attention/hopper_phi.cuh: phi and its derivative on the registers of sm 90's
  * attention.
  *
- * Powers are written out by degree. Of the rows of phi.h those are here that need nothing of their row of A:
- * hopper_phi_NAME(s) and hopper_phi_NAME_df(s, v, d) as in phi.cuh; of what is not homogeneous also
- * hopper_phi_NAME_fine, which is right relative to itself, for logits biased far down (-ln n). */
+ * Powers are unrolled by degree. Rows of phi.h are included if they need no sum over the row of A:
+ * hopper_phi_NAME(s) and hopper_phi_NAME_df(s, v, d) as in phi.cuh; for rows that are not homogeneous also
+ * hopper_phi_NAME_fine, with a small relative error, for logits biased far down (-ln n). */
 #pragma once
 
 #include "kernels/backend/cuda/attention/phi.cuh"
@@ -15,7 +15,7 @@
 #define HOPPER_ROW(phi) (HOPPER_POWERS + 1 + 2 * (int)(phi))
 #define HOPPER_FINE(phi) (HOPPER_ROW(phi) + 1)
 
-/* By tanh.approx: right to 2^-12 of 1. */
+/* By tanh.approx: absolute error up to 2^-12. */
 __device__ __forceinline__ float hopper_logistic(float x)
 {
     return fmaf(pk_tanh(0.5f * x), 0.5f, 0.5f);

@@ -3,9 +3,9 @@
  * functions, and so does the test that bounds how unevenly the work is shared (tests/gpu/test_schedule.c).
  *
  * A unit is one pass (a tile of queries) of one (batch, head), or all passes of one where its keys fit into
- * shared memory. Units are numbered head after head, so that blocks which run together read the keys of the same
+ * shared memory. Units are numbered head after head, so that concurrent blocks read the keys of the same
  * heads from L2; within a head the last pass, which under a causal mask is the longest, comes first. Block i
- * begins with unit i; after that, each block takes the next unit as soon as it has room. */
+ * begins with unit i; after that, each block takes the next unit as soon as it has a free buffer. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,14 +16,14 @@
 #define HOPPER_SCHEDULE static inline
 #endif
 
-/* Number of the unit that a block takes after its first: `taken` were taken before beyond the first of each of
- * `blocks` blocks. At or beyond the number of units: there is none left. */
+/* Number of the unit that a block takes next, if `taken` units were taken before, in addition to the first of each of
+ * `blocks` blocks. No unit is left if the result is at least the number of units. */
 HOPPER_SCHEDULE int hopper_unit_next(int blocks, int taken)
 {
     return blocks + taken;
 }
 
-/* Of unit u: its (batch, head), counted head by head; its pass, where it is one. */
+/* (batch, head) of unit u, counted head by head; and its pass, if units are passes. */
 HOPPER_SCHEDULE int hopper_unit_head(int u, int passes, bool together)
 {
     return together ? u : u / passes;

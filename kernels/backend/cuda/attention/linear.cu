@@ -1,4 +1,4 @@
-/* ATTENTION and ATTENTION_BWD of x and x^2 in linear order (kernels/ENGINE.md 8): with features F(x) such
+/* ATTENTION and ATTENTION_BWD of x and x^2 in linear form (kernels/ENGINE.md 8): with features F(x) such
  * that <F(q), F(k)> = (q k)^p,
  *
  *     St = F(K)' V      Y = c F(tau Q) St      and causal, in chunks, with the square of a chunk done as such
@@ -7,7 +7,7 @@
  *
  * Four kernels, each of strips and tiles as in tile.cuh:
  *   gather  a warp owns 16 features, tokens of a chunk stream past: state of the chunk = F(x)' y
- *   sum     states of chunks to what a chunk sees of the others: all, those before, or those behind
+ *   sum     for each chunk, the sum of the states of all chunks, of those before it, or of those after it
  *   apply   a warp owns 16 tokens, features stream past: F(x) state               (y, dV)
  *   turn    the same: dF = g state', and from it the gradient of x                (dQ, dK)
  * Features are made in the registers that hold a product's left side, from rows in shared memory: never
@@ -36,7 +36,7 @@ namespace
 {
 struct linear {
     struct att a;
-    struct att_rows x, y, out; /* features of x; y: what they are multiplied with, or g of turn */
+    struct att_rows x, y, out; /* features of x; y: the other operand, or g of turn */
     float x_factor;
     bool x_keys, y_keys; /* masked like keys; F(x) carries the weights of keys */
     bool y_rows;         /* times row_power's factor */
@@ -314,7 +314,7 @@ static __global__ void __launch_bounds__(WARPS *PK_WARP) turn_kernel(const struc
                 dx[(g + 8 * r) * pitch + fa] += along[r];
         }
         __syncwarp();
-        /* The last tile of a block of b: its sums go where the others are. */
+        /* The last tile of a block of b: its sums are added to the others. */
         if (fa < 0 || fa + 1 == min(a.d, b0 + 32)) {
             ATT_EACH(4, n, e)
             {
@@ -568,7 +568,7 @@ enum pd_err att_linear_bwd(struct pk_backend *b, const struct pk_call *c, struct
     strips = (int)cuda_div_up(a.nq, STRIP);
     dscale = a.scale ? (double *)(work + bytes) : NULL;
     if (a.batch > 0 && a.heads > 0) {
-        /* Of each pair the strips of the squares, then those of the rest. */
+        /* For each pair the strips of the quadratic chunks, then those of the linear part. */
         const int both = a.causal ? 2 * strips : strips;
 
         if (a.causal) {

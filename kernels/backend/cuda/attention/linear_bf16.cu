@@ -1,9 +1,9 @@
-/* x and x^2 in linear order (linear.cu has the formulas) for bf16 with heads of a multiple of 8 up
+/* x and x^2 in linear form (linear.cu has the formulas) for bf16 with heads of a multiple of 8 up
  * to 64: rows are copied in the background in pieces of 16 bytes (one element at a time where strides do not
  * allow it), products are of bf16 (mma m16n8k16), features are made in the registers of their left side.
  *
  *   gather  F(x)' y: a warp owns tiles of 16 features by all channels, a chunk's tokens stream past
- *   sum     of the chunks' f32 states what each chunk sees of the others, weighted, as bf16
+ *   sum     for each chunk, the weighted sum of the other chunks' f32 states that it sees, as bf16
  *   apply   F(x) St: a warp owns 64 tokens, the state streams past
  *   turn    dF = y St', and from it the gradient of x: a warp owns 32 tokens
  *
@@ -16,9 +16,8 @@
  * more than that. Those of x are exact, so that its state is kept as two bf16, upper and lower half of 16
  * bits, which costs a second product where bytes are what takes the time. All sums are f32.
  *
- * What a rounded feature errs by is a part of |q|^2 |k|^2, which for a key nearly orthogonal to its query is
- * many times (q k)^2: over many tokens that disappears in their sum, for few of them linear.cu has
- * TF32.
+ * The error of a rounded feature is relative to |q|^2 |k|^2, which for a key nearly orthogonal to its query is much
+ * larger than (q k)^2. Over many tokens the errors average out; for few tokens linear.cu uses TF32.
  *
  * Counted at d = 64, per token and pair. x: gather reads 256 bytes for 8 kFLOP; apply reads 128 and writes
  * 128 for 16: bytes count. Backward two gathers, an apply and two turns: 1280 bytes, of which 896 are the
@@ -522,7 +521,7 @@ template <int P> static __global__ void __launch_bounds__(256, 1) turn_kernel(co
                         dx[(s * ROWS + g + 8 * r) * DX_PITCH + fa] += along;
                 }
             }
-            /* The last tile of a block of b: its sums go where the others are. */
+            /* The last tile of a block of b: its sums are added to the others. */
             if (P == 2 && fa + 1 == min(a.d, b0 + 16)) {
                 __syncwarp();
 #pragma unroll
@@ -705,7 +704,7 @@ static struct fast fast_in(const struct pk_backend *b, const struct att *a, void
     return j;
 }
 
-/* F(K)' V for what queries see. */
+/* F(K)' V over the keys that queries see. */
 template <int P> static enum pd_err gather_keys(struct pk_backend *b, struct fast *j, struct pd_why *why)
 {
     j->x = j->a.k;

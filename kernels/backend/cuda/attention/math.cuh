@@ -1,9 +1,9 @@
 /* kernels/backend/cuda/attention/math.cuh: the three arithmetics of attention: bf16 (mma m16n8k16), TF32 (mma
  * m16n8k8 of f32 data), f32 (no tensor cores). Layouts as tile.cuh has them.
  *
- * fragment: a strip's left sides, which a kernel keeps in registers where heads are short. step: s (16, 8 NT)
- * += one step of them times tile'. add: acc (16, D) += p tile, of the channels from `c0` on; p as `step` left
- * it. */
+ * fragment: the left operands of a strip, which a kernel keeps in registers if heads are short. step: s (16, 8 NT)
+ * += one step of them times tile'. add: acc (16, D) += p tile, for the channels from `c0` on; p in the layout of
+ * `step`. */
 #pragma once
 
 #include "kernels/backend/cuda/ptx.cuh"

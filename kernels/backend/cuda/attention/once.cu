@@ -5,10 +5,10 @@
  * dv in registers. Tiles of 32 queries (q and dY) stream past, two in flight. A warp makes S' and dP' of its
  * keys by the tile's queries once, from them its part of dk and dv, and leaves dS' in shared memory as bf16.
  * After one barrier the tile's dq = dS k is complete in the block: 16 queries by 16 channels at a time, a
- * warp adds up all strips of keys in their order and writes dq at once. So nothing is done twice and nothing
- * is added up between blocks: five products in place of the seven of bwd.cu, no f32 dq anywhere, no
- * second pass, no atomics. The dS that two tiles of queries leave take turns in two buffers, which is why one
- * barrier a tile is enough.
+ * warp sums all strips of keys in order and writes dq. So nothing is computed twice and nothing
+ * is summed between blocks: five products instead of the seven of bwd.cu, no f32 dq in memory, no
+ * second pass, no atomics. The dS of two tiles of queries alternate between two buffers, so one
+ * barrier per tile is enough.
  *
  * Where there is a bias and few enough scores, a block owns one head and a run of the batch instead, and adds
  * dS up in shared memory, each lane where it alone writes; the runs are added up behind, in their order.
@@ -227,7 +227,7 @@ bool att_once_takes(const struct pk_backend *b, const struct att *a, enum att_ma
 {
     const int64_t pairs = (int64_t)a->batch * a->heads;
 
-    /* Of few pairs the two passes fill more of the device: they split a pair's rows. */
+    /* With few pairs the two passes of bwd.cu fill more of the device, because they split a pair's rows. */
     return math == ATT_BF16 && a->d <= 64 && a->nk > 0 && a->nk <= KEYS_MOST && a->local == 0 &&
            (a->nk <= 64 || pairs * 2 >= att_multiprocessors(b)) &&
            once_of(b, a, false).shared <= att_shared_most(b);
@@ -237,7 +237,7 @@ int att_once_runs(const struct pk_backend *b, const struct att *a)
 {
     const struct once g = once_of(b, a, true);
 
-    /* Two blocks of a multiprocessor, or it is not worth it. */
+    /* Only if two blocks fit on a multiprocessor. */
     return a->has_bias && g.runs > 0 && g.shared <= att_shared_most(b) / 2 ? g.runs : 0;
 }
 

@@ -1,12 +1,12 @@
-/* Which order x and x^2 take: the square of tokens, or features (linear.cu).
+/* Which form x and x^2 take: quadratic (N x N scores), or linear (features, linear.cu).
  *
- * The model counts (kernels/ENGINE.md 8): of x the orders meet at thrice the time ratio at the floors, of x^2
- * at twice the ratio of FLOP, the square having the faster products. From a quarter of that length to four
- * times it, where the model may be wrong, a device is asked: when a plan asks for the workspace of such a
- * call, both orders run on made-up tokens, by turns, and the times are kept by the host under device, degree,
- * length, mask, type and direction; from then on the record decides. Without a host that keeps records, while
- * a graph is recorded, or where there is no memory for the trial, the model decides. A plan made without a
- * device holds either way: in that range the workspace is large enough for both. */
+ * A model by counting (kernels/ENGINE.md 8): for x the forms break even at three times the time ratio of the floors,
+ * for x^2 at twice the ratio of FLOP, because the products of the quadratic form are faster. From a quarter of that
+ * length to four times it, where the model may be wrong, both forms are measured: when a plan asks for the workspace
+ * of such a call, they run alternately on artificial tokens, and the host stores the times under device, degree,
+ * length, mask, type and direction; from then on the record decides. If the host stores no records, while a graph is
+ * recorded, or without memory for the trial, the model decides. A plan made without a device is valid either way: in
+ * that range the workspace is large enough for both. */
 #include <stdio.h>
 
 #include "kernels/backend/cuda/attention/call.cuh"
@@ -46,7 +46,7 @@ static enum order order_of(const struct pk_call *c, struct question *ret)
         return SQUARE;
     if (x->form == PK_FORM_LINEAR)
         return LINEAR;
-    /* Of few queries (decoding) the square is the cheaper one, however many keys. */
+    /* With few queries (decoding) the quadratic form is cheaper for any number of keys. */
     *ret = {x->phi,        x->degree, a.nq < a.nk ? a.nq : a.nk, a.d, x->causal, c->op == PK_OP_ATTENTION_BWD,
             c->in[0].dtype};
     from = model_from[x->degree - 1][x->causal];

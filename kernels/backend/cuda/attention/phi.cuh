@@ -1,6 +1,5 @@
 /* kernels/backend/cuda/attention/phi.cuh: the rows of phi.h on registers: att_phi_NAME(s) is f,
- * att_phi_NAME_df(s, v, d) is f'(s) d, v being f(s). Powers are not among them: the kernels write out theirs
- * by degree. */
+ * att_phi_NAME_df(s, v, d) is f'(s) d with v = f(s). Powers are not included: the kernels unroll them by degree. */
 #pragma once
 
 #include "kernels/backend/cuda/ptx.cuh"
@@ -10,7 +9,7 @@ __device__ __forceinline__ float att_logistic(float x)
 {
     return pk_reciprocal(1.0f + __expf(-x));
 }
-/* 2x, with the multiple of 2 pi taken out first: the fast sine is exact to 2^-21 within one period alone. */
+/* 2x reduced modulo 2 pi: the fast sine has an error of 2^-21 only within one period. */
 __device__ __forceinline__ float att_turn(float x)
 {
     const float r = x * 0.318309886183790672f;

@@ -4,9 +4,9 @@
  * As in bwd.cu: a warp owns 16 rows of one side, tiles of 32 of the other stream past. In the pass
  * of queries it owns q, tangent(q) and dY; keys, values and their tangents stream by: S, T, and for the
  * second derivative D and E are five products of a tile, the tangent of y and dL/dq four more. In the pass of
- * keys the sides change places: dL/dk and dL/dv. A third kernel, where there is a bias, owns 16 queries by 32
- * keys of a head and goes through the batch. One owner adds in one order: no atomics. f32 data alone, by TF32
- * or without tensor cores as b->math says: these are the derivatives of derivatives.
+ * keys the sides are exchanged: dL/dk and dL/dv. A third kernel, if there is a bias, owns 16 queries by 32
+ * keys of a head and goes through the batch. Each sum has one owner and one order: no atomics. Only f32 data, by TF32
+ * or without tensor cores, by b->math, because these are second derivatives.
  *
  * Counted per (b, h): the tangent 10 Nq Nk d FLOP, the second derivative 34. Shared memory, d = 64: 51 KiB of
  * own rows and 34 KiB for a tile of each streamed tensor; one buffer, since blocks of several warps share a

@@ -136,7 +136,7 @@ static __global__ void __launch_bounds__(THREADS) state_kernel(const struct stat
     }
 }
 
-/* y from the parts; tokens that do not count give 0. A thread for each element. */
+/* y from the parts; tokens that are not valid give 0. One thread per element. */
 template <typename T> static __global__ void state_sum_kernel(const struct state_job j, const float *from)
 {
     const struct att &a = j.a;

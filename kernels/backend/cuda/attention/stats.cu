@@ -1,7 +1,7 @@
 /* ATTENTION_STATS: norms of A and of its Jacobians, and the spread of the logits, for a probe batch
- * (kernels/ATTENTION.md 2). Not part of a training step, so written for plainness: a warp takes one query,
- * its lanes the keys, 32 at a time, straight from memory; logits are computed again for every pass over the
- * row. Sums are double: seven numbers a row, which a second kernel adds up, one block for each (b, h), in a
+ * (kernels/ATTENTION.md 2). Not part of a training step, so written for simplicity: a warp takes one query,
+ * its lanes the keys, 32 at a time, directly from memory; logits are recomputed for every pass over the
+ * row. Sums are double: seven numbers per row, which a second kernel adds, one block per (b, h), in a
  * fixed order.
  *
  * Counted per (b, h): 2 Nq Nk d FLOP for each pass: one, or four where rows are normalised. */
@@ -226,7 +226,7 @@ static __global__ void __launch_bounds__(WARPS *PK_WARP) stats_kernel(const stru
         a2 = stats_sum(a2) * one_over * one_over;
         g2 = stats_sum(g2) * one_over * one_over;
         ag2 = stats_sum(ag2) * one_over * one_over * one_over;
-        /* Lane 0 alone holds what is known as a sum already. */
+        /* Values that are sums already are on lane 0 only. */
         out[FRO] = lane == 0 ? a2 : 0;
         out[JAC] = lane == 0 ? g2 - 2 * ag2 + a2 * g2 : 0;
         out[JACQ] = (double)square;

@@ -1,4 +1,4 @@
-/* kernels/backend/cuda/attention/tile.cuh: what the kernels of attention share.
+/* kernels/backend/cuda/attention/tile.cuh: tiles, visibility and phi, shared by the kernels of attention.
  *
  * One scheme serves forward and backward. A warp owns 16 rows ("strip") of one (batch, head) pair: queries,
  * or keys where gradients of keys are summed. The other side streams past in tiles of TILE rows through
@@ -6,12 +6,12 @@
  *
  *     X (16, TILE) = own tile'        sums (16, d) += f(X) tile
  *
- * and what sits between them (logit bias, masks, phi, dropout) happens in the registers that hold X. The
- * warps of a block share its tiles; where rows are few, a block takes several pairs, each with warps and
- * tiles of its own (windows of 49 tokens, decoding); where a whole side of a pair fits in shared memory it is
- * read once and its strips take turns.
+ * and the steps between them (logit bias, masks, phi, dropout) are done in the registers that hold X. The
+ * warps of a block share its tiles; if rows are few, a block takes several pairs, each with warps and
+ * tiles of its own (windows of 49 tokens, decoding); if a whole side of a pair fits in shared memory it is
+ * read once and its strips alternate.
  *
- * Three arithmetics share all of it, differing in `scores` and `add` alone: bf16 (mma m16n8k16), TF32 (mma
+ * Three arithmetics share all of it and differ only in `scores` and `add`: bf16 (mma m16n8k16), TF32 (mma
  * m16n8k8 of f32 data), f32 (no tensor cores). Sums are f32 in all of them. In each a lane holds of X and of
  * the sums rows g and g + 8, columns 8 n + 2 t and the next, g = lane / 4, t = lane % 4: the layout of mma.
  *
@@ -27,7 +27,7 @@
 #include "kernels/backend/cuda/attention/phi.cuh"
 #include "kernels/base/philox.h"
 
-/* ---- what is visible, and factors ---- */
+/* ---- visibility and factors ---- */
 
 __device__ __forceinline__ int att_length(const struct att &a, int b)
 {
@@ -51,7 +51,7 @@ __device__ __forceinline__ float att_factor(const struct att &a, int h)
 {
     return a.scale ? a.factor * a.scale[h * a.scale_step] : a.factor;
 }
-/* What multiplies dS at the end: c and p here, or nothing where dS holds c already. */
+/* Factor on dS at the end: c and p, or 1 if dS holds c already. */
 __device__ __forceinline__ float att_inner(const struct att &a, int h)
 {
     if (a.normalised)
@@ -77,12 +77,12 @@ __device__ __forceinline__ struct att_sight att_sight_of(const struct att &a, in
         s.mask += (a.windows ? b % a.windows : b) * a.mask_b;
     return s;
 }
-/* Whether all of i0 .. i0+ni-1 see all of j0 .. j0+nj-1. */
+/* Whether all queries i0 .. i0+ni-1 see all keys j0 .. j0+nj-1. */
 __device__ __forceinline__ bool att_open(const struct att_sight &s, int i0, int ni, int j0, int nj)
 {
     return !s.mask && i0 + ni <= s.nq && j0 + nj <= s.end && (!s.causal || j0 + nj - 1 <= i0 + s.shift);
 }
-/* Whether nobody of i0 .. i0+ni-1 sees any of j0 ... */
+/* Whether no query i0 .. i0+ni-1 sees any key from j0 on. */
 __device__ __forceinline__ bool att_closed(const struct att_sight &s, int i0, int ni, int j0)
 {
     return i0 >= s.nq || j0 >= s.end || (s.causal && j0 > i0 + ni - 1 + s.shift) ||
@@ -216,7 +216,7 @@ template <typename T> struct att_flow {
         }
         pk_copy_commit();
     }
-    /* Before the tiles first .. count-1 of a round; what each warp copied before is there as well. */
+    /* Before the tiles first .. count-1 of a round; earlier copies of each warp are complete too. */
     __device__ __forceinline__ void open(int round, int first, int count) const
     {
         if (g.resident) {
@@ -367,7 +367,7 @@ template <int NT> __device__ __forceinline__ void att_hide(float (&x)[NT][4], ui
         }                                                                                                    \
     } while (0)
 
-/* phi of what needs no statistics first; the sums of normalised rows are the caller's. */
+/* phi for rows of phi.h that need no statistics first; the caller computes the sums of normalised rows. */
 template <int NT, bool POLY> __device__ __forceinline__ void att_phi(float (&x)[NT][4], const struct att &a)
 {
     if (!POLY && !a.power) {

@@ -1,10 +1,10 @@
-/* MATMUL without a library: what cuBLASLt does not take (rows and columns both strided, a mix of f32 and bf16, odd
- * alignments it refuses), and the epilogues it does not have.
+/* MATMUL without a library: products that cuBLASLt does not support (rows and columns both strided, a mix of f32 and
+ * bf16, some alignments), and epilogues that it does not have.
  *
- * What is left to do to a product goes four elements at a time where everything is dense.
+ * Remaining epilogues process four elements at a time if everything is dense.
  *
- * A block of 256 threads makes 64 x 64 elements of the output, each thread 4 x 4 of them; 16 steps of K at a
- * time lie in shared memory as f32. Each element is one sum in the order of K. */
+ * A block of 256 threads computes 64 x 64 elements of the output, each thread 4 x 4 of them; 16 steps of K at a
+ * time are in shared memory as f32. Each element is one sum in the order of K. */
 #include "kernels/backend/cuda/device.cuh"
 #include "kernels/backend/cuda/matmul/matmul.h"
 #include "kernels/backend/cuda/view.cuh"
@@ -62,7 +62,7 @@ static __device__ __forceinline__ float slope(enum pk_act act, float x)
     }
 }
 
-/* Where matrix `z` of an operand begins. */
+/* The address of matrix `z` of an operand. */
 static __device__ __forceinline__ int64_t begin_of(const cuda_product &p, const cuda_operand &o, int64_t z)
 {
     int64_t at = 0;

@@ -1,21 +1,19 @@
 /* MATMUL by cuBLASLt.
  *
- * The library stores by columns. Our out (M, N) by rows is its (N, M) by columns, so it is asked for out' =
- * b' a': its first operand is our b, and a bias along N lies along its rows, where its epilogue wants it. A
- * transposed view is a matrix as it lies with the transposition said. Sums of our b over K are those of its
- * A.
+ * The library is column-major. The row-major out (M, N) is its (N, M), so it computes out' = b' a': its first operand
+ * is b, and a bias along N is along its rows, as its epilogue requires. A transposed view is passed in its memory
+ * layout with the transpose flag. Sums of b over K are those of the library's operand A.
  *
- * What a call needs of the library (descriptors, layouts, the chosen algorithm) is made once and found again
- * by its key: plan.c.
+ * The library's objects for a call (descriptors, layouts, the chosen algorithm) are created once and looked up by
+ * key: plan.c.
  *
- * Epilogues of the library: bias, ReLU, GELU in its tanh form - its documentation names no other, and the
- * exact one is not replaced by it - and a residual as C with beta 1, where no activation stands between.
- * Besides, if memory lies as it wants: GELU with what it is applied to as a second output, the slope of GELU,
- * and what flows into a bias - of its output's type, so only where that is f32. For these there is another
- * way, by kernels of our own behind the product, and the faster is taken. The rest is always done by
- * fallback.cu: an exact GELU after the product; a whole product where strides, types or the library leave
- * no other way. A bias of f32 beside an output of bf16 is rounded on the way, as the library wants it of the
- * output's type. */
+ * Epilogues of the library: bias, ReLU, GELU in its tanh form - its documentation names no other, and it does not
+ * replace the exact form - and a residual as C with beta 1, if no activation comes between. If the memory layout
+ * allows it also: GELU with the pre-activation as a second output, the slope of GELU, and the gradient of a bias - in
+ * the output's type, so only if that is f32. For these the alternative is a kernel of polyd after the product, and the
+ * faster variant is used. fallback.cu always computes an exact GELU after the product, and the whole product if
+ * strides, types or the library allow nothing else. A bias of f32 with an output of bf16 is rounded first, because the
+ * library requires the output's type. */
 #include "kernels/backend/cuda/matmul/matmul.h"
 
 #include <string.h>
@@ -23,8 +21,8 @@
 #include "kernels/backend/cuda/matmul/plan.h"
 #include "kernels/backend/cuda/move/move.h"
 
-#define WORKSPACE_MOST ((size_t)32 << 20) /* what NVIDIA advises for Hopper */
-#define TINY 512                          /* multiplications that the library is not asked for */
+#define WORKSPACE_MOST ((size_t)32 << 20) /* NVIDIA's recommendation for Hopper */
+#define TINY 512                          /* smaller products, in multiplications, skip the library */
 
 /* ---- a call as a product ---- */
 
@@ -88,7 +86,7 @@ static void describe(const struct pk_call *c, struct cuda_product *p)
     }
 }
 
-/* (rows, cols) with steps rs, cs as the library can read it: dense along one axis. */
+/* Whether the library can read (rows, cols) with strides rs, cs: dense along one axis. */
 static bool lies(int64_t rows, int64_t cols, int64_t rs, int64_t cs, int32_t *ret_transposed, int64_t *ret_ld)
 {
     if ((cs == 1 || cols == 1) && (rows == 1 || rs >= cols)) {
@@ -112,8 +110,8 @@ static size_t library_workspace(const struct cuda_product *p)
     return want < WORKSPACE_MOST ? want : WORKSPACE_MOST;
 }
 
-/* Whether the library leaves its result in the workspace as f32: where more is to come - an exact GELU, a
- * residual behind an activation - a rounding more would be seen. */
+/* Whether the library writes its result to the workspace as f32: if more of the epilogue follows (an exact GELU, a
+ * residual after an activation), rounding to bf16 in between would lose accuracy. */
 static bool goes_wide(const struct cuda_product *p)
 {
     return p->out_dtype != PK_F32 && p->act != PK_ACT_NONE && !p->keeps && !p->slope &&
@@ -140,9 +138,9 @@ static size_t bias_bytes(const struct cuda_product *p)
     return bias_is_rounded(p) ? ((size_t)p->n * 4 + 255) & ~(size_t)255 : 0;
 }
 
-/* ---- ways ---- */
+/* ---- variants ---- */
 
-/* How a way goes: the library's epilogue, and what is left to kernels of ours. */
+/* A variant: the library's epilogue, and the part that polyd's kernels do. */
 struct way {
     int32_t epilogue;
     bool into_kept; /* the library's result is what is kept */
@@ -150,8 +148,8 @@ struct way {
     int what;       /* left, of CUDA_FINISH_... */
 };
 
-/* Whether a second matrix lies as the library wants it: dense rows, their distance a multiple of eight, on
- * sixteen bytes. At plan time nothing has an address, and everything lies well. */
+/* Whether a second matrix has the layout that the library requires: dense rows, a row stride that is a multiple of
+ * eight, 16-byte aligned. At plan time there are no addresses, and the alignment is assumed. */
 static bool aux_fits(const struct cuda_product *p, int64_t *ret_ld, int64_t *ret_step)
 {
     const int last = p->lead - 1;
@@ -219,7 +217,7 @@ static bool key_of(const struct pk_backend *b, const struct cuda_product *p, str
                             (p->m != 1 && p->residual.rs < p->n)))
         return false;
     if (p->has_residual && !residual && p->residual.data == p->out && !goes_wide(p))
-        return false; /* it would be overwritten before it is added */
+        return false; /* the residual would be overwritten before it is added */
     k->m = p->m;
     k->n = p->n;
     k->k = p->k;
@@ -241,7 +239,7 @@ static bool key_of(const struct pk_backend *b, const struct cuda_product *p, str
     return true;
 }
 
-/* Sums beside a product as a call of SUM. */
+/* The extra sums of a product as a call of SUM. */
 struct sums {
     struct pk_attr attr;
     struct pk_view in, out;
@@ -274,7 +272,7 @@ static size_t sums_workspace(const struct pk_backend *b, const struct pk_call *c
 
 size_t cuda_matmul_workspace(const struct pk_backend *b, const struct pk_call *c)
 {
-    size_t sums = sums_workspace(b, c); /* behind the product, in the library's workspace */
+    size_t sums = sums_workspace(b, c); /* run after the product, in the library's workspace */
     struct cuda_product p;
     struct cuda_lt_key k;
 
@@ -310,7 +308,7 @@ static size_t size_of(enum pk_dtype t)
     return t == PK_BF16 ? 2 : 4;
 }
 
-/* Moves a pointer to matrix number `at` of the leading axes but the last. */
+/* Moves a pointer to matrix number `at` of the leading axes, without the last of them. */
 static const void *shifted(const struct cuda_product *p, const struct cuda_operand *o, int64_t at)
 {
     int64_t off = 0;
@@ -322,7 +320,7 @@ static const void *shifted(const struct cuda_product *p, const struct cuda_opera
     return (const char *)o->data + off * (int64_t)size_of(o->dtype);
 }
 
-/* A call on its way through the library. */
+/* The state of a call to the library. */
 struct job {
     struct pk_backend *b;
     const struct pk_call *c;
@@ -346,7 +344,7 @@ static enum pd_err add_up(struct pk_backend *b, const struct pk_call *c, const v
     return cuda_sum(b, &s.call, why);
 }
 
-/* What a way leaves: from d to out, and the sums. */
+/* The remaining part of a variant: from d to out, and the sums. */
 static enum pd_err finish(const struct job *j, int way, const void *d, void *out, void *sums,
                           struct pd_why *why)
 {

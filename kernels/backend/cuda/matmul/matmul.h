@@ -1,4 +1,5 @@
-/* kernels/backend/cuda/matmul/matmul.h: a product as matmul.c sees it, for the kernels of fallback.cu. */
+/* kernels/backend/cuda/matmul/matmul.h: a matrix product with strides and epilogue, as the kernels of fallback.cu take
+ * it. */
 #pragma once
 
 #include "kernels/backend/cuda/cuda.h"
@@ -10,7 +11,7 @@ extern "C" {
 struct cuda_operand {
     const void *data;
     enum pk_dtype dtype;
-    int64_t rs, cs;            /* steps of rows and columns, in elements */
+    int64_t rs, cs;            /* strides of rows and columns, in elements */
     int64_t step[PK_MAX_RANK]; /* of the leading axes */
 };
 
@@ -25,21 +26,20 @@ struct cuda_product {
     enum pk_dtype bias_dtype;
     int64_t bias_step;
     bool has_bias, has_residual, keeps;
-    bool slope; /* then `residual` is pre: there is never both */
+    bool slope; /* then `residual` is pre; a product never has both */
     enum pk_act act;
-    enum pk_sums sums; /* beside it; not the business of fallback.cu */
+    enum pk_sums sums; /* extra sums; ignored by fallback.cu */
     void *out, *kept;  /* kept: a b + bias, where keeps */
     enum pk_dtype out_dtype;
 };
 
-/* What is still to be done to a product: any of these. */
+/* Parts of the epilogue that remain after the library's product; a bit mask. */
 enum { CUDA_FINISH_ACT = 1, CUDA_FINISH_SLOPE = 2, CUDA_FINISH_RESIDUAL = 4 };
 
-/* The whole product by a kernel of our own, for what the library does not take: any strides, any mixture of
+/* The whole product by polyd's own kernel, for calls that the library does not support: any strides, any mixture of
  * types. Sums over K in order. */
 enum pd_err cuda_product_fallback(struct pk_backend *b, const struct cuda_product *p, struct pd_why *why);
-/* out = act(from) + residual, or from times the slope: `what` of it is left to do. `from` is dense and may be
- * out.
+/* out = act(from) + residual, or from times the slope, as far as `what` says. `from` is dense and may be out.
  */
 enum pd_err cuda_product_finish(struct pk_backend *b, const struct cuda_product *p, const void *from,
                                 enum pk_dtype from_dtype, int what, struct pd_why *why);

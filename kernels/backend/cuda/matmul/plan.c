@@ -1,21 +1,21 @@
-/* Plans of products: descriptors, candidates, choosing by timing, keeping what was chosen.
+/* Plans of products: descriptors, candidates, choosing by timing, storing the choice.
  *
  * Algorithms are chosen by timing the library's candidates at the first use of a key outside of capture, on
- * real operands and into memory of its own; the choice is kept by the host (tuned_put), because another
- * choice after a restart would be another order of sums. Schemes that add up in an order of chance are not
- * candidates: parts of a sum over K meet in the workspace and are added in order. Where choices are not kept
- * the library's own first one is taken, of the fused way if it has any: it is the same after a restart. */
+ * real operands and into separate memory; the host stores the choice (tuned_put), because another choice after
+ * a restart would sum in another order. Algorithms with a nondeterministic order of sums are not candidates: parts
+ * of a sum over K are collected in the workspace and added in order. If the host stores no choices, the library's
+ * first candidate is taken, of the fused variant if it has any: it is the same after a restart. */
 #include "kernels/backend/cuda/matmul/plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define CANDIDATES 8 /* of each way */
-#define TURNS 4      /* timed runs of a candidate, after one that is not */
+#define CANDIDATES 8 /* of each variant */
+#define TURNS 4      /* timed runs of a candidate, after one warm-up run */
 #define SLOTS 1024   /* first size of the table of plans; a power of two */
 
-/* What is kept of a choice. */
+/* The stored record of a choice. */
 struct record {
     cublasLtMatmulAlgo_t algo;
     int64_t way;
@@ -25,7 +25,7 @@ struct cuda_blas {
     cublasLtHandle_t handle;
     struct cuda_lt_plan *plan;
     size_t size, count;
-    char place[256]; /* GPU, driver, library: how keys of records begin */
+    char place[256]; /* GPU, driver, library: the prefix of keys of records */
 };
 
 static enum pd_err lt_fail(struct pd_why *why, cublasStatus_t status, const char *what)
@@ -116,7 +116,7 @@ static struct cuda_lt_plan *slot_of(struct cuda_lt_plan *plan, size_t size, cons
             return &plan[at];
 }
 
-/* The plan of a key, new ones with `used` still false. NULL without memory. */
+/* The plan of a key; a new one has `used` false. NULL if out of memory. */
 static struct cuda_lt_plan *find(struct cuda_blas *x, const struct cuda_lt_key *k)
 {
     if (x->count * 2 >= x->size) {
@@ -137,7 +137,7 @@ static struct cuda_lt_plan *find(struct cuda_blas *x, const struct cuda_lt_key *
 /* Whether an epilogue reads or writes a second matrix. */
 static bool takes_aux(uint32_t epilogue)
 {
-    return (epilogue & 128u) != 0; /* what all names with AUX, and slopes, have in common */
+    return (epilogue & 128u) != 0; /* the bit common to epilogues with AUX and to slopes */
 }
 
 static cudaDataType type_of(int32_t dtype)
@@ -180,7 +180,7 @@ static enum pd_err describe_plan(struct cuda_lt_plan *p, const struct cuda_lt_ru
     return err == PD_OK ? layout(&p->d, out, k->n, k->m, k->n, k->batch, k->m * k->n, why) : err;
 }
 
-/* The pointers that a descriptor holds. The heuristic looks at them for alignment. */
+/* Sets the pointers in a descriptor. The heuristic reads their alignment. */
 static enum pd_err set_pointers(const struct cuda_lt_plan *p, int way, const struct cuda_lt_run *r,
                                 struct pd_why *why)
 {
@@ -264,13 +264,13 @@ static enum pd_err candidates(struct pk_backend *b, const struct cuda_lt_plan *p
         status = cublasLtMatmulAlgoGetHeuristic(b->blas->handle, p->desc[way], p->first, p->second, p->c,
                                                 p->d, pref, CANDIDATES, found, ret_count);
         if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
-            status = CUBLAS_STATUS_SUCCESS; /* it has nothing for this */
+            status = CUBLAS_STATUS_SUCCESS; /* the library has no algorithm for this */
             *ret_count = 0;
         }
     }
     if (pref)
         cublasLtMatmulPreferenceDestroy(pref);
-    for (int i = 0; i < *ret_count; i++) /* what does not hold its promises is no candidate */
+    for (int i = 0; i < *ret_count; i++) /* a candidate that ignores these requirements is dropped */
         if (found[i].state != CUBLAS_STATUS_SUCCESS || found[i].workspaceSize > (size_t)p->key.workspace)
             found[i--] = found[--*ret_count];
     return status == CUBLAS_STATUS_SUCCESS ? PD_OK : lt_fail(why, status, "asking for algorithms");
@@ -301,12 +301,12 @@ static void record_name(struct pk_backend *b, const struct cuda_lt_key *k, char 
         k->align_a, k->align_b, k->align_c, k->align_d, k->align_bias, k->align_x, (long long)k->workspace);
 }
 
-/* Of another library after all, or broken: it is measured again. */
+/* A record of another library version, or a damaged one: measure again. */
 static bool foreign(struct pk_backend *b, const char *name)
 {
     char text[256];
 
-    snprintf(text, sizeof text, "a kept choice was ignored, cuBLASLt does not know it: %.180s", name);
+    snprintf(text, sizeof text, "ignored a stored choice that cuBLASLt does not know: %.180s", name);
     if (b->host->log)
         b->host->log(b->host->user, 4, text);
     return false;
@@ -406,7 +406,7 @@ out:
     return which < 0 ? 0 : which;
 }
 
-/* Nothing is wrong then, but much slower: seldom what was meant. */
+/* The result is correct, but much slower, which is rarely intended. */
 static void log_fallback(struct pk_backend *b, const struct cuda_lt_key *k)
 {
     char name[768], text[896];
@@ -427,7 +427,7 @@ static enum pd_err choose(struct pk_backend *b, struct cuda_lt_plan *p, const st
 
     if (recall(b, p))
         return PD_OK;
-    for (int way = CUDA_LT_WAYS; way-- > 0;) { /* fused first: it is the one without records */
+    for (int way = CUDA_LT_WAYS; way-- > 0;) { /* fused first: the choice if there are no records */
         int n = 0;
         enum pd_err err;
 

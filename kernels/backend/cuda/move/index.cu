@@ -1,5 +1,5 @@
-/* Movement of elements by index: GATHER, ONE_HOT, CACHE_APPEND. Units as in move.cu; what no row stands for
- * is 0, and an index outside of its table is reported through the device's fault. */
+/* Movement of elements by index: GATHER, ONE_HOT, CACHE_APPEND. Units as in move.cu; rows without a valid index are 0,
+ * and an index outside its table is reported through the device's fault word. */
 #include "kernels/backend/cuda/move/move.cuh"
 
 namespace
@@ -173,7 +173,7 @@ enum pd_err cuda_one_hot(struct pk_backend *b, const struct pk_call *c, struct p
 
 namespace
 {
-/* Blocks of a batch element one after another; each looks at its position itself. */
+/* The blocks of a batch element are consecutive; each reads its position. */
 struct append {
     struct cuda_pair w; /* (H, n, d) of new; other: of the cache */
     const void *fresh;

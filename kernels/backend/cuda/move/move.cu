@@ -2,10 +2,10 @@
  *
  * Bytes: each element is read once and written once; nothing is written twice.
  *
- * What is the same type on both sides moves as units, the widest of 16, 4, 2 and 1 bytes that divides the
+ * Without a cast, elements move as units, the widest of 16, 4, 2 and 1 bytes that divides the
  * last (merged) axis, all strides and both addresses; a thread moves four units, a block's width apart, and
- * asks for all four before it writes the first. Where the source runs along another axis than the output,
- * squares of 32 x 32 are turned over in shared memory. Casts go through f32, a pack of four at a time where
+ * loads all four before it stores the first. If the source is dense along another axis than the output,
+ * squares of 32 x 32 are transposed in shared memory. Casts go through f32, a pack of four at a time if
  * both sides are dense along the last axis. */
 #include "kernels/backend/cuda/move/move.cuh"
 #include "kernels/backend/cuda/move/move.h"
@@ -172,7 +172,7 @@ static enum pd_err move_units(struct pk_backend *b, struct cuda_pair w, int size
         return move_turned(b, &w, axis, size, from, to, why);
     if (w.rank == 1 && w.stride[0] == 1 && w.other[0] == 1 && w.dim[0] * size % 16 && w.dim[0] >= THREADS &&
         cuda_aligned(from, 16) && cuda_aligned(to, 16)) {
-        /* One long run whose end is no whole unit: the end goes alone. */
+        /* One long run whose end is not a whole unit: the end is copied separately. */
         const int64_t head = w.dim[0] * size / 16 * 16 / size;
         struct cuda_pair tail;
         enum pd_err err;

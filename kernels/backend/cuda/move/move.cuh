@@ -1,5 +1,5 @@
-/* kernels/backend/cuda/move/move.cuh: what the kernels that move elements share. A thread moves EACH units of
- * one size, a block's width apart, and asks for all of them before it writes the first. */
+/* kernels/backend/cuda/move/move.cuh: helpers of kernels that move elements. A thread moves EACH units of one size, a
+ * block's width apart, and loads all of them before it stores the first. */
 #pragma once
 
 #include "kernels/backend/cuda/view.cuh"

@@ -396,7 +396,7 @@ static int call(struct parser *p, int start, int length)
                     "an initial value has no row: rowsum, rowmax and softmax are not available");
         if (p->row_depth)
             fail_at(p, PD_ERR_INVALID, start, length,
-                    "row functions do not nest: inside rowsum, rowmax and softmax stand only s, positions "
+                    "row functions do not nest: rowsum, rowmax and softmax may contain only s, positions "
                     "and scalars");
         p->row_depth++;
     }

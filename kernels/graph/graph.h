@@ -333,7 +333,7 @@ struct pk_plan_report {
     size_t live_bound;  /* most bytes live at once: arena_bytes / live_bound is the planner's quality */
     size_t nodes;       /* kernels per run */
     size_t copy_bytes;  /* of bytes[PK_CAT_WEIGHTS]: working copies that are states, not in the arena */
-    size_t const_bytes; /* of bytes[PK_CAT_INPUTS]: constants, in one allocation beside the arena */
+    size_t const_bytes; /* of bytes[PK_CAT_INPUTS]: constants, in an allocation separate from the arena */
 };
 
 struct pk_exec; /* a planned graph bound to a back end */

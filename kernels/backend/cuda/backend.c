@@ -103,7 +103,7 @@ static void say_opened(const struct pk_backend *b)
     b->host->log(b->host->user, 6, text);
 }
 
-/* The device's, or fewer where POLYD_CUDA_MULTIPROCESSORS says so. */
+/* The device's number, or the smaller POLYD_CUDA_MULTIPROCESSORS. */
 static int multiprocessors_of(int all)
 {
     const char *text = getenv("POLYD_CUDA_MULTIPROCESSORS");

@@ -105,7 +105,7 @@ __device__ __forceinline__ void pk_barrier_expect(uint64_t *bar, uint32_t bytes)
         "r"(bytes)
         : "memory");
 }
-/* Whether the phase of this parity is over; the hardware may wait a while before it says no. */
+/* Whether the phase of this parity is over; the hardware may wait a while before it returns false. */
 __device__ __forceinline__ bool pk_barrier_try(uint64_t *bar, uint32_t parity)
 {
     uint32_t over;
@@ -234,8 +234,8 @@ __device__ __forceinline__ void pk_bulk_load_cluster(void *to, const CUtensorMap
                  : "memory");
 }
 
-/* Adds to four floats in global memory, 16-aligned, where only this thread adds: an order of its own. Nobody
- * waits for it; a load by pk_load4 of the same thread comes after it. */
+/* Adds to four floats in global memory, 16-aligned. Only this thread may add there, so the order is fixed. It does not
+ * wait for the result; a later load by pk_load4 of the same thread sees it. */
 __device__ __forceinline__ void pk_add4(float4 *to, float4 v)
 {
     asm volatile(

@@ -30,8 +30,8 @@ struct job {
     int64_t width, outer;          /* columns: extent of the dense kept axis, positions of the others */
     int64_t outputs, positions;    /* kept, reduced */
     int64_t tiles, tile;           /* of positions */
-    int lanes;                     /* columns: threads beside each other; rows: threads of one output */
-    uint32_t strips, column_tiles; /* columns: blocks beside each other; tiles once more */
+    int lanes;                     /* columns: threads along the columns; rows: threads of one output */
+    uint32_t strips, column_tiles; /* columns: blocks along the columns; number of tiles */
     float *partial;                /* (outputs, tiles) in the order of outer, tile, column; NULL: to out */
 };
 } // namespace

@@ -4,7 +4,7 @@
  *     dv = c P' dY    dk = c' tau dS' q    dq = c' tau dS k    dbias = c' sum of dS over the batch
  *     dc = sum of P dP
  *
- * c' being c, times p of x^p; where rows are normalised c stands in dS instead. Two passes of one kernel: in
+ * c' is c, times p for x^p; if rows are normalised, dS contains c instead. Two passes of one kernel: in
  * the first a warp owns 16 keys (k, v) and queries (q, dY) stream past: dk, dv. In the second it owns 16
  * queries, keys and values stream past: dq, and of each strip its part of dc. So every result has one owner
  * that adds in one order: no atomics, no partial dq in memory, for two products in seven done twice. A third

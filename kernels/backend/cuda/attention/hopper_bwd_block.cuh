@@ -1,5 +1,5 @@
 /* kernels/backend/cuda/attention/hopper_bwd_block.cuh: the kernel of the gradient on sm 90, from its loads to
- * its stores. How it is divided and what was counted stands in hopper_bwd.cu. */
+ * its stores. hopper_bwd.cu describes its division and the counted costs. */
 #pragma once
 
 #include "kernels/backend/cuda/attention/hopper_bwd.cuh"

@@ -16,7 +16,7 @@
 #define TURNS 3
 #define TRIAL_BYTES ((size_t)64 << 20) /* of one tensor of a trial at most */
 
-/* Length from which the model takes the linear order, [p - 1][causal]. */
+/* Length from which the model takes the linear form, [p - 1][causal]. */
 static const int model_from[2][2] = {{1024, 2048}, {5000, 10000}};
 
 namespace

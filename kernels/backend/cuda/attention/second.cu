@@ -1,4 +1,4 @@
-/* ATTENTION_JVP and ATTENTION_BWD2 of x^p (kernels/ATTENTION.md 5; the formulas stand in
+/* ATTENTION_JVP and ATTENTION_BWD2 of x^p (kernels/ATTENTION.md 5; the formulas are in
  * backend/cpu/attention_second.c).
  *
  * As in bwd.cu: a warp owns 16 rows of one side, tiles of 32 of the other stream past. In the pass

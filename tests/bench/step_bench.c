@@ -7,9 +7,11 @@
  * vit: ViT-Tiny, image 64, patch 4, batch 32. gpt: 6 x 384 x 6, T 256, batch 8, vocabulary 50257 (gpt1k:
  * 1024). deit_ti, vit_s16, vit_b16: image 224, patch 16, batch 256. gpt2: 124M, T 1024, batch 16, vocabulary
  * 50304. tiny: 4 x 64 x 2, image 28, patch 7, batch 64, where starting kernels is what takes the time. swin_t,
- * xcit_s12: image 224, batch 8, without stochastic depth.
+ * xcit_s12: image 224, batch 8, without stochastic depth. pinn: the PINNsformer of 453,561 parameters on 51 x 51 points
+ * of the convection equation; pinn_micro: 33,641, on 21 x 21.
  *
- * One step is forward, backward, clipping (gpt) and AdamW, of --parts batches one after the other. Prints one
+ * One step is forward, backward, clipping (gpt) and AdamW, of --parts batches one after the other; of a PINNsformer one evaluation
+ * of loss and gradient, as its line search asks for it. Prints one
  * line: the median wall time of a step, from its start to the end of its last kernel, the 10 % and 90 %
  * points, CPU time per step, the peak resident size of the process, how much of that came beyond what the process
  * held before the model and beyond weights, gradients and moments (extra_mb) and, of a GPU, the bytes that came into
@@ -33,6 +35,7 @@
 #include <sys/resource.h>
 
 #include "daemon/worker/train/optim/optim.h"
+#include "daemon/worker/train/optim/search.h"
 #include "daemon/worker/data/safetensors.h"
 #include "daemon/worker/model/model.h"
 #include "daemon/worker/task/task.h"
@@ -150,6 +153,64 @@ static void xcit_s12(struct bench *b)
     s->class_depth = 2;
 }
 
+static void equation(struct bench *b, int width, int hidden, int head, int edge)
+{
+    struct model_spec *s = &b->spec;
+
+    s->arch = &model_pinnsformer;
+    s->width = width, s->depth = 1, s->heads = 2, s->mlp_width = hidden, s->head_width = head,
+    s->norm_eps = 1e-6;
+    s->equation = DATA_EQUATION_CONVECTION;
+    s->coefficient = 50;
+    s->context = 5;
+    s->step = 1e-4;
+    for (int i = 0; i < 2; i++)
+        s->grid[i] = s->test_grid[i] = edge;
+    s->init = MODEL_INIT_XAVIER;
+    s->attention.n_for_scale = edge;
+    b->train.batch = 1;
+    b->train.loss = task_equation.loss;
+    b->train.line_rows = 1; /* no history: it is no part of an evaluation */
+    b->train.line_numbers = LBFGS_NUMBERS;
+}
+
+/* Points of the grid, as daemon/worker/data/points.c makes them. */
+static void fill_points(struct bench *b)
+{
+    const struct model_spec *s = &b->spec;
+    const size_t count = (size_t)s->grid[0] * (size_t)s->grid[1] * (size_t)s->context;
+    float *x = bench_memory(count * sizeof *x), *t = bench_memory(count * sizeof *t);
+
+    for (size_t i = 0; i < count; i++) {
+        const size_t at = i / (size_t)s->context;
+
+        x[i] = (float)(data_equation_width((enum data_equation)s->equation) *
+                       (double)(at % (size_t)s->grid[1]) / (s->grid[1] - 1));
+        t[i] = (float)((double)(at / (size_t)s->grid[1]) / (s->grid[0] - 1) +
+                       (double)(i % (size_t)s->context) * s->step);
+    }
+    bench_leaves_put(&b->leaves, "x", x, count * sizeof *x);
+    bench_leaves_put(&b->leaves, "t", t, count * sizeof *t);
+    free(x);
+    free(t);
+}
+
+/* Copies the weights to the vector at which loss and gradient are taken. */
+static void load_line(struct bench *b, const struct model *model, struct model_store *store)
+{
+    struct pk_graph *graph = NULL;
+    struct pk_exec *exec = NULL;
+    struct pd_why why;
+
+    bench_check(model_graph_line_load(model, &b->train, &graph, &why), &why);
+    bench_check(pk_exec_new(graph, b->api, b->backend, &exec, &why), &why);
+    bench_check(model_store_bind(store, exec, graph, &why), &why);
+    bench_leaves_bind(&b->leaves, exec, graph);
+    bench_check(pk_exec_run(exec, &why), &why);
+    pk_exec_free(exec);
+    pk_graph_free(graph);
+}
+
 static void language(struct bench *b, int width, int depth, int heads, int vocab, int context, int batch)
 {
     struct model_spec *s = &b->spec;
@@ -181,6 +242,10 @@ static void choose(struct bench *b)
         swin_t(b);
     else if (strcmp(b->model, "xcit_s12") == 0)
         xcit_s12(b);
+    else if (strcmp(b->model, "pinn") == 0)
+        equation(b, 32, 256, 512, 51);
+    else if (strcmp(b->model, "pinn_micro") == 0)
+        equation(b, 16, 64, 128, 21);
     else if (strcmp(b->model, "gpt") == 0)
         language(b, 384, 6, 6, 50257, 256, 8);
     else if (strcmp(b->model, "gpt1k") == 0)
@@ -211,6 +276,10 @@ static void fill(struct bench *b)
     const double hyper64[4] = {1e-4, 0.1, 0.05, 0};
     int values = b->spec.arch == &model_gpt ? b->spec.vocab : b->spec.classes;
 
+    if (b->train.line_rows) {
+        fill_points(b);
+        return;
+    }
     if (bench_leaves_find(l, "hyper"))
         bench_leaves_put(l, "hyper", b->spec.dtype == PK_F64 ? (const void *)hyper64 : hyper,
                          4 * pk_dtype_size(b->spec.dtype));
@@ -293,8 +362,9 @@ static void count(const struct model *model, const struct model_train_options *t
         struct pk_graph *graph = NULL;
         struct pk_exec *exec = NULL;
 
-        bench_check(parts > 1 ? make[i](model, train, &graph, &why)
-                              : model_graph_train(model, train, false, &graph, &why),
+        bench_check(parts > 1          ? make[i](model, train, &graph, &why)
+                    : train->line_rows ? model_graph_line(model, train, &graph, &why)
+                                       : model_graph_train(model, train, false, &graph, &why),
                     &why);
         pk_graph_precision(graph, mixed ? PK_PRECISION_MIXED : PK_PRECISION_FULL);
         bench_check(pk_exec_new(graph, api, NULL, &exec, &why), &why);
@@ -452,7 +522,7 @@ int main(int argc, char **argv)
     }
     bench_open(b.device, b.threads, &b.api, &b.backend);
     if (b.dump) {
-        if (b.spec.arch == &model_gpt || strcmp(b.device, "cpu") != 0 || b.spec.mixed)
+        if (b.spec.arch == &model_gpt || b.train.line_rows || strcmp(b.device, "cpu") != 0 || b.spec.mixed)
             refuse("--dump is for images, cpu and fp32 or fp64, not", b.model);
         b.leaves.api = b.api;
         b.leaves.backend = b.backend;
@@ -461,7 +531,11 @@ int main(int argc, char **argv)
     }
     before = resident_peak_mb();
     used = bench_device_bytes(b.api, b.backend);
-    if (b.parts == 1) {
+    if (b.train.line_rows) {
+        if (b.parts > 1 || b.spec.mixed || b.spec.dtype != PK_F32)
+            refuse("a PINNsformer is measured in fp32 and without --parts, not as", b.model);
+        bench_check(model_graph_line(model, &b.train, &graph[0], &why), &why);
+    } else if (b.parts == 1) {
         bench_check(model_graph_train(model, &b.train, false, &graph[0], &why), &why);
     } else {
         bench_check(model_graph_part(model, &b.train, &graph[0], &why), &why);
@@ -489,6 +563,8 @@ int main(int argc, char **argv)
             bench_check(model_store_round(store, i, bench_leaves_find(&b.leaves, name), &why), &why);
     }
     fill(&b);
+    if (b.train.line_rows)
+        load_line(&b, model, store);
     one_step(&b);
     first = bench_seconds(CLOCK_MONOTONIC) - began;
     for (int i = 0; i < 2; i++) /* the first run warmed up, the second may record, the third replays */

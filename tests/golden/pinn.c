@@ -80,9 +80,11 @@ static void compare_edges(struct golden *c, struct golden_rig *rig, const struct
     }
 }
 
-static void whole_loss(struct golden *c, const struct model *m)
+/* Loss and gradients at the file's points, compared by `compare` once they are there. */
+static void run_loss(struct golden *c, const struct model *m, const struct model_loss *loss,
+                     void (*compare)(struct golden *c, struct golden_rig *rig, const struct model *m))
 {
-    const struct model_train_options o = {.loss = task_equation.loss, .batch = 1};
+    const struct model_train_options o = {.loss = loss, .batch = 1};
     struct pk_graph *g = NULL;
     struct golden_rig *rig = NULL;
     struct pd_why why;
@@ -95,17 +97,21 @@ static void whole_loss(struct golden *c, const struct model *m)
         vision_put_params(c, rig, m);
         put_points(c, rig, "x", 0);
         put_points(c, rig, "t", 1);
-        if (golden_rig_run(rig)) {
-            vision_compare(c, rig, "logits", "out/pred_res");
-            vision_compare(c, rig, "loss", "out/loss");
-            vision_compare(c, rig, "residual", "out/loss_res");
-            vision_compare(c, rig, "boundary", "out/loss_bc");
-            vision_compare(c, rig, "initial", "out/loss_ic");
-            vision_compare_gradients(c, rig, m, "grad");
-            compare_edges(c, rig, model_spec(m));
-        }
+        if (golden_rig_run(rig))
+            compare(c, rig, m);
     }
     golden_rig_free(rig);
+}
+
+static void compare_whole(struct golden *c, struct golden_rig *rig, const struct model *m)
+{
+    vision_compare(c, rig, "logits", "out/pred_res");
+    vision_compare(c, rig, "loss", "out/loss");
+    vision_compare(c, rig, "residual", "out/loss_res");
+    vision_compare(c, rig, "boundary", "out/loss_bc");
+    vision_compare(c, rig, "initial", "out/loss_ic");
+    vision_compare_gradients(c, rig, m, "grad");
+    compare_edges(c, rig, model_spec(m));
 }
 
 /* The task's loss with its residual alone. */
@@ -132,34 +138,17 @@ static void derivatives(struct pk_graph *g, struct model_rows *rows, double smoo
     residual_alone(g, rows, smoothing, ret);
 }
 
-static void residual_loss(struct golden *c, const struct model *m)
+static void compare_residual(struct golden *c, struct golden_rig *rig, const struct model *m)
 {
-    static const struct model_loss loss = {.sum = {"loss_sum", "count"}, .emit = derivatives};
-    const struct model_train_options o = {.loss = &loss, .batch = 1};
-    struct pk_graph *g = NULL;
-    struct golden_rig *rig = NULL;
-    struct pd_why why;
-
-    if (model_graph_train(m, &o, true, &g, &why) != PD_OK)
-        golden_fail(c, "%s", why.text);
-    else
-        rig = golden_rig_new(c, g);
-    if (rig) {
-        vision_put_params(c, rig, m);
-        put_points(c, rig, "x", 0);
-        put_points(c, rig, "t", 1);
-        if (golden_rig_run(rig)) {
-            vision_compare(c, rig, "loss", "out/loss_res");
-            vision_compare(c, rig, "u_x", "out/u_x");
-            vision_compare(c, rig, "u_t", "out/u_t");
-            vision_compare_gradients(c, rig, m, "grad_loss_res");
-        }
-    }
-    golden_rig_free(rig);
+    vision_compare(c, rig, "loss", "out/loss_res");
+    vision_compare(c, rig, "u_x", "out/u_x");
+    vision_compare(c, rig, "u_t", "out/u_t");
+    vision_compare_gradients(c, rig, m, "grad_loss_res");
 }
 
 static bool pinn(struct golden *c)
 {
+    static const struct model_loss residual = {.sum = {"loss_sum", "count"}, .emit = derivatives};
     struct model_spec spec;
     struct model *m = NULL;
     struct pd_why why;
@@ -170,8 +159,8 @@ static bool pinn(struct golden *c)
         golden_fail(c, "%s", why.text);
         return true;
     }
-    whole_loss(c, m);
-    residual_loss(c, m);
+    run_loss(c, m, task_equation.loss, compare_whole);
+    run_loss(c, m, &residual, compare_residual);
     model_free(m);
     return true;
 }

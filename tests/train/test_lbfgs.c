@@ -212,15 +212,25 @@ static void test_lbfgs_infinite_trial_is_stepped_back_from(void **state)
 
 struct trail {
     double loss[100];
-    int count;
+    int count, tries, moves;
 };
 
-static void seen(void *user, const struct optim_point *p)
+static void seen(void *user, const struct optim_point *p, const struct optim_point *from)
 {
     struct trail *t = user;
 
-    if (t->count < 100)
-        t->loss[t->count++] = p->loss;
+    if (!from) {
+        t->tries++;
+        if (t->count < 100)
+            t->loss[t->count++] = p->loss;
+        return;
+    }
+    t->moves++;
+    if (t->tries < OPTIM_SEARCH_MOST) {
+        assert_true(p->loss <= from->loss + OPTIM_WOLFE_1 * p->t * from->slope);
+        assert_true(fabs(p->slope) <= -OPTIM_WOLFE_2 * from->slope);
+    }
+    t->tries = 0;
 }
 
 /* The start that peer.py writes out. */
@@ -292,6 +302,7 @@ static void test_lbfgs_pinn_micro_follows_pytorch(void **state)
             fail_msg("%s", why.text);
     for (int i = 0; i < EVALUATIONS; i++)
         assert_close(trail.loss[i], peer_pinn[i], i);
+    assert_true(trail.moves > 10); /* each met both Wolfe conditions */
     trainer_close(t);
     session_close(&s);
     job_config_free(s.config);

@@ -12,7 +12,8 @@ struct line {
     struct executable graph[GRAPHS];
     double *numbers; /* LBFGS_NUMBERS */
     double report[MODEL_REPORT_MAX];
-    void (*seen)(void *user, const struct optim_point *p);
+    struct optim_point last, from; /* the last evaluation, and that at which the present search began */
+    void (*seen)(void *user, const struct optim_point *p, const struct optim_point *from);
     void *user;
 };
 
@@ -56,7 +57,9 @@ struct line *line_close(struct line *l)
     return NULL;
 }
 
-void line_watch(struct line *l, void (*seen)(void *user, const struct optim_point *p), void *user)
+void line_watch(struct line *l,
+                void (*seen)(void *user, const struct optim_point *p, const struct optim_point *from),
+                void *user)
 {
     l->seen = seen;
     l->user = user;
@@ -83,8 +86,9 @@ static enum pd_err at(void *user, double t, struct optim_point *ret, struct pd_w
                                 .largest = reported[MODEL_LINE_LARGEST],
                                 .sum = reported[MODEL_LINE_SUM],
                                 .finite = reported[MODEL_LINE_FINITE] != 0};
+    l->last = *ret;
     if (l->seen)
-        l->seen(l->user, ret);
+        l->seen(l->user, ret, NULL);
     return PD_OK;
 }
 
@@ -122,6 +126,8 @@ static enum pd_err direct(void *user, const double *shares, double *ret_slope, d
     if (err == PD_OK) {
         *ret_slope = reported[0];
         *ret_largest = reported[1];
+        l->from = l->last;
+        l->from.slope = reported[0];
     }
     return err;
 }
@@ -137,6 +143,8 @@ static enum pd_err move(void *user, double t, struct pd_why *why)
     struct executable *e = &l->graph[MOVE];
     enum pd_err err = executable_feed_numbers(e, MODEL_LINE_ALONG, &t, 1, why);
 
+    if (err == PD_OK && l->seen)
+        l->seen(l->user, &l->last, &l->from);
     if (err == PD_OK)
         err = pk_exec_run(e->exec, why);
     return err == PD_OK ? load(l, why) : err;

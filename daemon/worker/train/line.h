@@ -18,5 +18,7 @@ struct line *line_close(struct line *l);
  * the step, the norm of the gradient there, and whether the parameters have changed. */
 PD_NODISCARD enum pd_err line_step(struct line *l, double lr, double report[MODEL_REPORT_MAX],
                                    struct lbfgs_outcome *ret, struct pd_why *why);
-/* Sees each evaluation; for tests. */
-void line_watch(struct line *l, void (*seen)(void *user, const struct optim_point *p), void *user);
+/* Sees each evaluation (from NULL), and each point to which a search moved, with where it began; for tests. */
+void line_watch(struct line *l,
+                void (*seen)(void *user, const struct optim_point *p, const struct optim_point *from),
+                void *user);

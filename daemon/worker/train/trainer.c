@@ -342,7 +342,9 @@ enum pd_err trainer_step(struct trainer *t, bool *ret_done, struct pd_why *why)
 
 /* ---- what others read ---- */
 
-void trainer_watch(struct trainer *t, void (*seen)(void *user, const struct optim_point *p), void *user)
+void trainer_watch(struct trainer *t,
+                   void (*seen)(void *user, const struct optim_point *p, const struct optim_point *from),
+                   void *user)
 {
     if (t->line)
         line_watch(t->line, seen, user);

@@ -34,8 +34,11 @@ PD_NODISCARD enum pd_err trainer_start(struct trainer *t, struct pd_why *why);
 PD_NODISCARD enum pd_err trainer_step(struct trainer *t, bool *ret_done, struct pd_why *why);
 
 struct optim_point;
-/* Sees each evaluation of an optimiser that searches along lines; for tests. */
-void trainer_watch(struct trainer *t, void (*seen)(void *user, const struct optim_point *p), void *user);
+/* Sees each evaluation of an optimiser that searches along lines (from NULL), and each point to which it moved, with where that search
+ * began; for tests. */
+void trainer_watch(struct trainer *t,
+                   void (*seen)(void *user, const struct optim_point *p, const struct optim_point *from),
+                   void *user);
 
 /* Steps finished. */
 int64_t trainer_at(const struct trainer *t);

@@ -507,10 +507,11 @@ const struct job_field job_fields[] = {
     {ROW("/train/optimizer/decay_temperature", JOB_T_BOOL, config.train.optimizer.decay_temperature),
      DEF("false"), WITH(job_use_xcit), SAYS("the temperatures of an xcit decay too", "M51")},
     {ROW("/train/schedule/name", JOB_T_ENUM, config.train.schedule.name), .names = &schedule,
-     .available = BIT(JOB_SCHEDULE_COSINE) | BIT(JOB_SCHEDULE_LINEAR) | BIT(JOB_SCHEDULE_STEP) |
-                  BIT(JOB_SCHEDULE_CONSTANT),
      RULE(job_rule_schedule, "cosine; lbfgs: constant"), FLAGS(NOPLAN), WITH(job_use_falls),
-     SAYS("how the rate falls", "M52")},
+     SAYS("how the rate falls; one_cycle rises by equal steps from warmup_lr to lr at the last step of the "
+          "warm-up, then falls so "
+          "to min_lr at the last step of all, as PyTorch's OneCycleLR does with anneal_strategy linear",
+          "M52")},
     {ROW("/train/schedule/warmup_steps", JOB_T_INT, config.train.schedule.warmup_steps), RANGE(0, 1e9),
      RULE(job_rule_warmup_steps, "5 % of train.steps; lbfgs: 0"), FLAGS(NULLABLE | NOPLAN),
      .group = JOB_GROUP_WARMUP, SAYS("steps of linear warm-up", "M52")},
@@ -518,15 +519,23 @@ const struct job_field job_fields[] = {
      RULE(job_rule_warmup_epochs, "5 % of train.epochs; lbfgs: 0"), FLAGS(NULLABLE | NOPLAN),
      .group = JOB_GROUP_WARMUP, SAYS("the same in epochs; parts of one are allowed", "M52")},
     {ROW("/train/schedule/warmup_lr", JOB_T_NUMBER, config.train.schedule.warmup_lr), FROM(0), DEF("0"),
-     FLAGS(NOPLAN), WITH(job_use_warmup_lr), SAYS("rate at the start of the warm-up", "M52")},
+     FLAGS(NOPLAN), WITH(job_use_warmup_lr),
+     SAYS("rate at the start of the warm-up; under one_cycle 0 stands for lr/25", "M52")},
     {ROW("/train/schedule/warmup_form", JOB_T_ENUM, config.train.schedule.warmup_form), .names = &warmup_form,
      RULE(job_rule_warmup_form, "timm where warmup_lr is given, else nanogpt"), FLAGS(NOPLAN),
-     WITH(job_use_warmup),
+     WITH(job_use_warmup_form),
      SAYS("how a warm-up of w counts: nanogpt lr (t+1)/(w+1), which wastes no step; timm from warmup_lr at "
           "t = 0 to lr at t = w",
           "M52")},
     {ROW("/train/schedule/min_lr", JOB_T_NUMBER, config.train.schedule.min_lr), FROM(0),
-     RULE(job_rule_min_lr, "lr/100"), FLAGS(NOPLAN), WITH(job_use_min_lr), SAYS("rate at the end", "M52")},
+     RULE(job_rule_min_lr, "lr/100; one_cycle: lr/250000"), FLAGS(NOPLAN), WITH(job_use_min_lr),
+     SAYS("rate at the end", "M52")},
+    {ROW("/train/schedule/beta1", JOB_T_NUMBER_PAIR, config.train.schedule.beta1), RANGE(0, 1),
+     DEF("[0.95,0.85]"), FLAGS(OPEN0 | BELOW | NOPLAN), WITH(job_use_beta1),
+     SAYS("under one_cycle AdamW's first beta at the ends and at the peak of the rate, against which it "
+          "moves; it takes the "
+          "place of the first of optimizer.betas",
+          "M52")},
     {ROW("/train/schedule/shifted", JOB_T_BOOL, config.train.schedule.shifted), DEF("true"), FLAGS(NOPLAN),
      WITH(job_use_shifted), SAYS("the decay's clock starts after the warm-up", "M52")},
     {ROW("/train/schedule/per", JOB_T_ENUM, config.train.schedule.per), .names = &per, DEF("\"step\""),

@@ -317,6 +317,7 @@ struct job_sched {
     double warmup_lr; /* rate at step 0 of the warm-up */
     int warmup_form;  /* enum job_warmup_form */
     double min_lr;    /* rate at the end */
+    double beta1[2];  /* one_cycle: at both ends, at the peak */
     bool shifted;     /* true: the decay's clock starts after the warm-up (t-w over T-w); false: t over T */
     int per;          /* enum job_per */
     struct job_ints milestones;

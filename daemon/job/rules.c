@@ -431,9 +431,15 @@ json_t *job_rule_warmup_form(struct job_ctx *c)
     return word(c, c->g->train.schedule.warmup_lr > 0 ? "timm" : "nanogpt");
 }
 
+static bool one_cycle(const struct job_ctx *c)
+{
+    return c->g->train.schedule.name == JOB_SCHEDULE_ONE_CYCLE;
+}
+
+/* Of one_cycle PyTorch's: div_factor 25, and from there its final_div_factor 10000. */
 json_t *job_rule_min_lr(struct job_ctx *c)
 {
-    return number(c, c->g->train.optimizer.lr / 100);
+    return number(c, c->g->train.optimizer.lr / (one_cycle(c) ? 250000 : 100));
 }
 
 json_t *job_rule_clip(struct job_ctx *c)

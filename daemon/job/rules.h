@@ -93,10 +93,14 @@ JOB_RULES(JOB_RULE_DECLARE)
       g->train.schedule.name != JOB_SCHEDULE_STEP || g->train.schedule.milestones.count > 0)                 \
     X(warmup, "without a warm-up", warmup(g))                                                                \
     X(warmup_lr, "unless a warm-up has the form timm: nanogpt starts at lr/(w+1)",                           \
-      warmup(g) && g->train.schedule.warmup_form == JOB_WARMUP_TIMM)                                         \
+      warmup(g) && (one_cycle(g) || g->train.schedule.warmup_form == JOB_WARMUP_TIMM))                       \
+    X(warmup_form, "without a warm-up, or with one_cycle", warmup(g) && !one_cycle(g))                       \
+    X(beta1, "unless the schedule is one_cycle and the optimizer adamw",                                     \
+      one_cycle(g) && job_optimiser(g->train.optimizer.name)->betas)                                         \
     X(min_lr, "with a schedule that is constant or has no milestones",                                       \
       g->train.schedule.name != JOB_SCHEDULE_CONSTANT && job_use_falls(r))                                   \
-    X(shifted, "unless there is a warm-up and the rate falls at each step", warmup(g) && smooth(g))          \
+    X(shifted, "unless there is a warm-up and the rate falls at each step; nor with one_cycle",              \
+      warmup(g) && smooth(g) && !one_cycle(g))                                                               \
     X(per, "unless there is a warm-up or the rate falls at each step", warmup(g) || smooth(g))               \
     X(step, "unless the schedule is step", g->train.schedule.name == JOB_SCHEDULE_STEP)                      \
     X(factor, "unless the schedule is step with milestones",                                                 \

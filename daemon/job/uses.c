@@ -67,6 +67,11 @@ static bool smooth(const struct job_config *g)
     return g->train.schedule.name != JOB_SCHEDULE_CONSTANT && g->train.schedule.name != JOB_SCHEDULE_STEP;
 }
 
+static bool one_cycle(const struct job_config *g)
+{
+    return g->train.schedule.name == JOB_SCHEDULE_ONE_CYCLE;
+}
+
 #define JOB_USE_DEFINE(name, words, test)                                                                    \
     const char job_use_##name##_text[] = words;                                                              \
     bool job_use_##name(const struct job_run *r)                                                             \

@@ -670,6 +670,7 @@ static struct pk_attr optim_attr(const struct pk_optim_spec *s)
 
     a.optim.beta1 = s->beta1;
     a.optim.beta2 = s->beta2;
+    a.optim.cycled = s->cycled;
     a.optim.eps = s->eps;
     a.optim.weight_decay = s->weight_decay;
     a.optim.lr_mult = s->lr_mult;

@@ -267,6 +267,7 @@ struct pk_val pk_cache_append(struct pk_graph *g, struct pk_val cache, struct pk
 
 struct pk_optim_spec {
     double beta1, beta2, eps; /* AdamW */
+    bool cycled;              /* AdamW: hyper[3] is beta1, which may change from step to step */
     double momentum, dampening;
     bool nesterov;
     double weight_decay; /* this tensor's: 0 for undecayed groups */

@@ -624,9 +624,11 @@ static void test_optimisers(void **state)
             }
             if (form & 4)
                 c.in[1] = rig_strided(&c.in[1]);
-            c.in[4] = rig_values(floats[t], PK_SHAPE(4), (double[]){1e-2, 0.19, 0.002, form & 2 ? 1 : 0});
+            c.in[4] = rig_values(floats[t], PK_SHAPE(4), (double[]){1e-2, 0.19, 0.002, form & 2 ? 0.85 : 0});
             c.in[5] = rig_values(floats[t], PK_SHAPE(2), (double[]){0.5, form != 3 && form != 11});
             c.attr.optim.beta1 = 0.9;
+            c.attr.optim.cycled =
+                form & 2; /* hyper[3] is beta1, of MSGDW below whether it is the first step */
             c.attr.optim.beta2 = 0.999;
             c.attr.optim.eps = 1e-8;
             c.attr.optim.weight_decay = 0.1;

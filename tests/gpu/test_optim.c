@@ -101,6 +101,7 @@ static void make(enum pk_op op, int i, int64_t n, int group, bool average)
     memset(u, 0, sizeof *u);
     u->attr.optim.beta1 = 0.9;
     u->attr.optim.beta2 = 0.99;
+    u->attr.optim.cycled = op == PK_OP_ADAMW && group == 1;
     u->attr.optim.eps = 1e-8;
     u->attr.optim.momentum = 0.9;
     u->attr.optim.lr_mult = 1 + group;

@@ -246,7 +246,7 @@ void ref_adamw(const struct pk_call *c)
 {
     const struct pk_view *p = &c->in[0], *g = &c->in[1], *m = &c->in[2], *v = &c->in[3];
     double lr = get(&c->in[4], 0) * c->attr->optim.lr_mult, c1 = get(&c->in[4], 1), c2 = get(&c->in[4], 2);
-    double b1 = c->attr->optim.beta1, b2 = c->attr->optim.beta2;
+    double b1 = c->attr->optim.cycled ? get(&c->in[4], 3) : c->attr->optim.beta1, b2 = c->attr->optim.beta2;
 
     if (get(&c->in[5], 1) == 0.0)
         return;

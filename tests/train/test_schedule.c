@@ -1,4 +1,5 @@
 /* Learning rates at the edges of their ranges; the curves themselves are golden cases (optim/schedule_*). */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -75,6 +76,51 @@ static void test_schedule_per_epoch_is_constant_within_one(void **state)
     assert_true(near(train_schedule_lr(&s, 20), 0.5));
 }
 
+/* The numbers of torch.optim.lr_scheduler.OneCycleLR (PyTorch 1.13), max_lr 0.1, total_steps 10, pct_start 0.4,
+ * anneal_strategy linear, all else as it comes. */
+static void test_schedule_one_cycle_is_that_of_torch(void **state)
+{
+    static const double lr[] = {0.004,     0.036,     0.068,     0.1,      0.0833334,
+                                0.0666668, 0.0500002, 0.0333336, 0.016667, 4e-07};
+    static const double beta1[] = {
+        0.95, 0.91666666666667, 0.88333333333333, 0.85, 0.86666666666667, 0.88333333333333,
+        0.9,  0.91666666666667, 0.93333333333333, 0.95};
+    struct train_schedule s = {.curve = TRAIN_CURVE_ONE_CYCLE,
+                               .lr = 0.1,
+                               .warmup_lr = 0.1 / 25,
+                               .min_lr = 0.1 / 25 / 1e4,
+                               .warm = 4,
+                               .total = 10,
+                               .steps_per_unit = 1,
+                               .beta1 = {0.95, 0.85}};
+
+    (void)state;
+    for (int i = 0; i < 10; i++) {
+        assert_true(fabs(train_schedule_lr(&s, i) - lr[i]) < 1e-12);
+        assert_true(fabs(train_schedule_beta1(&s, i) - beta1[i]) < 1e-12);
+    }
+}
+
+static void test_schedule_one_cycle_at_its_edges(void **state)
+{
+    struct train_schedule s = {.curve = TRAIN_CURVE_ONE_CYCLE,
+                               .lr = 1,
+                               .warmup_lr = 0.5,
+                               .min_lr = 0,
+                               .warm = 1,
+                               .total = 3,
+                               .steps_per_unit = 1};
+
+    (void)state;
+    assert_true(near(train_schedule_lr(&s, 0), 1)); /* a warm-up of one step is the peak */
+    assert_true(near(train_schedule_lr(&s, 1), 0.5));
+    assert_true(near(train_schedule_lr(&s, 2), 0) && near(train_schedule_lr(&s, 9), 0));
+    s.warm = 0;
+    assert_true(near(train_schedule_lr(&s, 0), 2.0 / 3));
+    s.warm = s.total;
+    assert_true(near(train_schedule_lr(&s, 1), 0.75) && near(train_schedule_lr(&s, 2), 1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -82,6 +128,8 @@ int main(void)
         cmocka_unit_test(test_schedule_linear_ends_at_the_minimum),
         cmocka_unit_test(test_schedule_steps_fall_at_milestones),
         cmocka_unit_test(test_schedule_per_epoch_is_constant_within_one),
+        cmocka_unit_test(test_schedule_one_cycle_is_that_of_torch),
+        cmocka_unit_test(test_schedule_one_cycle_at_its_edges),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

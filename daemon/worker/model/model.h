@@ -432,6 +432,7 @@ struct model_train_options {
     double clip_norm; /* 0 = none */
     const struct model_optimiser *optimizer;
     double beta1, beta2, eps;
+    bool cycled; /* AdamW: each step has a beta1 of its own, hyper[3] */
     double momentum, dampening;
     bool nesterov;
     double weight_decay;

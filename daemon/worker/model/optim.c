@@ -104,6 +104,7 @@ struct pk_val model_emit_optimiser(struct pk_graph *g, const struct model_train_
         struct pk_shape shape = pk_shape_of(g, item[i].param);
         struct pk_optim_spec spec = {.beta1 = o->beta1,
                                      .beta2 = o->beta2,
+                                     .cycled = o->cycled,
                                      .eps = o->eps,
                                      .momentum = o->momentum,
                                      .dampening = o->dampening,

@@ -5,7 +5,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum train_curve { TRAIN_CURVE_COSINE, TRAIN_CURVE_LINEAR, TRAIN_CURVE_STEP, TRAIN_CURVE_CONSTANT };
+/* ONE_CYCLE (arXiv:1708.07120, as PyTorch's OneCycleLR counts it with linear annealing): warmup_lr at step 0, lr at step
+ * warm - 1, min_lr at step total - 1, in straight lines; warm_form and shifted are not read. */
+enum train_curve {
+    TRAIN_CURVE_COSINE,
+    TRAIN_CURVE_LINEAR,
+    TRAIN_CURVE_STEP,
+    TRAIN_CURVE_CONSTANT,
+    TRAIN_CURVE_ONE_CYCLE
+};
 /* How warm-up counts: timm starts at warmup_lr with t = 0; nanoGPT at lr / (warm + 1), so that no step is
  * spent at rate 0; before December 2024 nanoGPT started at 0. */
 enum train_warm { TRAIN_WARM_TIMM, TRAIN_WARM_NANOGPT, TRAIN_WARM_NANOGPT_OLD };
@@ -20,7 +28,10 @@ struct train_schedule {
     const int64_t *milestones; /* TRAIN_CURVE_STEP: steps; borrowed */
     size_t milestone_count;
     double factor;
+    double beta1[2]; /* TRAIN_CURVE_ONE_CYCLE: at both ends, at the peak */
 };
 
 /* The rate for step number `step`, counted from 0. */
 double train_schedule_lr(const struct train_schedule *s, int64_t step);
+/* AdamW's first beta for that step; the curve must be TRAIN_CURVE_ONE_CYCLE. */
+double train_schedule_beta1(const struct train_schedule *s, int64_t step);

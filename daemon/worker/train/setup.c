@@ -53,8 +53,6 @@ static enum pd_err check_supported(const struct job_config *c, struct pd_why *wh
         return refuse(why, "/data/dataset");
     if (!optim_find(job_optimiser_name(c->train.optimizer.name)))
         return refuse(why, "/train/optimizer/name");
-    if (c->train.schedule.name == JOB_SCHEDULE_ONE_CYCLE)
-        return refuse(why, "/train/schedule/name");
     return PD_OK;
 }
 
@@ -191,19 +189,24 @@ static enum pd_err set_task(struct train_setup *s, const struct job_config *c, s
     return err == PD_OK ? task_check(s->task, s->set, why) : err;
 }
 
+#define ONE_CYCLE_RISE 25 /* from its first rate to its peak: PyTorch's div_factor */
+
 static void set_schedule(struct train_setup *s, const struct job_config *c)
 {
     const struct job_sched *from = &c->train.schedule;
     struct train_schedule *to = &s->schedule;
 
     *to = (struct train_schedule){
-        .curve = from->name == JOB_SCHEDULE_LINEAR     ? TRAIN_CURVE_LINEAR
-                 : from->name == JOB_SCHEDULE_STEP     ? TRAIN_CURVE_STEP
-                 : from->name == JOB_SCHEDULE_CONSTANT ? TRAIN_CURVE_CONSTANT
-                                                       : TRAIN_CURVE_COSINE,
+        .curve = from->name == JOB_SCHEDULE_LINEAR      ? TRAIN_CURVE_LINEAR
+                 : from->name == JOB_SCHEDULE_STEP      ? TRAIN_CURVE_STEP
+                 : from->name == JOB_SCHEDULE_CONSTANT  ? TRAIN_CURVE_CONSTANT
+                 : from->name == JOB_SCHEDULE_ONE_CYCLE ? TRAIN_CURVE_ONE_CYCLE
+                                                        : TRAIN_CURVE_COSINE,
         .warm_form = from->warmup_form == JOB_WARMUP_TIMM ? TRAIN_WARM_TIMM : TRAIN_WARM_NANOGPT,
         .lr = c->train.optimizer.lr,
-        .warmup_lr = from->warmup_lr,
+        .warmup_lr = from->warmup_lr > 0 || from->name != JOB_SCHEDULE_ONE_CYCLE
+                         ? from->warmup_lr
+                         : c->train.optimizer.lr / ONE_CYCLE_RISE,
         .min_lr = from->min_lr,
         .warm = (double)c->bound.warmup_steps,
         .total = (double)c->bound.steps,
@@ -212,6 +215,7 @@ static void set_schedule(struct train_setup *s, const struct job_config *c)
         .milestones = from->milestones.items,
         .milestone_count = from->milestones.count,
         .factor = from->factor,
+        .beta1 = {from->beta1[0], from->beta1[1]},
     };
     if (from->per == JOB_PER_EPOCH && c->bound.steps_per_epoch > 1) {
         to->steps_per_unit = c->bound.steps_per_epoch;
@@ -278,6 +282,7 @@ static void set_options(struct train_setup *s, const struct job_config *c)
         .optimizer = &s->optim->graph,
         .beta1 = o->betas[0],
         .beta2 = o->betas[1],
+        .cycled = c->train.schedule.name == JOB_SCHEDULE_ONE_CYCLE,
         .eps = o->eps,
         .momentum = o->momentum,
         .dampening = o->dampening,

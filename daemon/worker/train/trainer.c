@@ -292,6 +292,7 @@ static enum pd_err step(struct trainer *t, double lr, double report[MODEL_REPORT
     const struct session *s = t->session;
     const struct optim_closure closure = {.user = t, .evaluate = evaluate};
     const bool more = t->step + 1 < s->setup.steps;
+    struct model_train_options now = s->setup.options;
     struct lbfgs_outcome outcome;
     enum pd_err err;
 
@@ -307,7 +308,9 @@ static enum pd_err step(struct trainer *t, double lr, double report[MODEL_REPORT
             batches_send_next(t->batches);
         return err;
     }
-    err = s->setup.optim->step(&closure, &s->setup.options, t->applied_before + t->applied, lr, why);
+    if (now.cycled)
+        now.beta1 = train_schedule_beta1(&s->setup.schedule, t->step);
+    err = s->setup.optim->step(&closure, &now, t->applied_before + t->applied, lr, why);
     if (more)
         batches_send_next(t->batches);
     return err == PD_OK

@@ -126,7 +126,7 @@ enum pd_err PK_FN(adamw)(struct pk_backend *b, const struct pk_call *c, struct p
     j.g = gradient_of(b, c);
     j.clip = at(gate, 0);
     j.decay = (real)(1 - lr * c->attr->optim.weight_decay);
-    j.beta1 = (real)c->attr->optim.beta1;
+    j.beta1 = c->attr->optim.cycled ? at(hyper, 3) : (real)c->attr->optim.beta1;
     j.beta2 = (real)c->attr->optim.beta2;
     j.step = (real)(lr / (double)at(hyper, 1));
     j.root2 = (real)(1 / sqrt((double)at(hyper, 2)));

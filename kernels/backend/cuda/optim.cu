@@ -28,7 +28,7 @@ struct group {
     int64_t hyper_step, gate_step;
     double lr_mult, weight_decay;
     float beta1, beta2, eps, momentum, fresh, ema, renewed;
-    bool nesterov, l2;
+    bool nesterov, l2, cycled;
 };
 
 struct tensor {
@@ -53,7 +53,7 @@ namespace
 {
 /* The update of every element of a group. */
 struct factors {
-    float clip, decay, l2, step, root2, lr;
+    float clip, decay, l2, step, root2, lr, beta1;
     bool apply, first;
 };
 } // namespace
@@ -76,6 +76,7 @@ template <int op> __device__ __forceinline__ void factors_of(const struct group 
     if (op == PK_OP_ADAMW) {
         f->step = (float)(lr / (double)g.hyper[g.hyper_step]);
         f->root2 = (float)(1 / sqrt((double)g.hyper[2 * g.hyper_step]));
+        f->beta1 = g.cycled ? g.hyper[3 * g.hyper_step] : g.beta1;
     } else {
         f->first = g.hyper[3 * g.hyper_step] != 0;
     }
@@ -156,7 +157,7 @@ template <int op> static __global__ void __launch_bounds__(THREADS) optim_kernel
             g[k][i] = g[k][i] * f.clip + p[k][i] * f.l2;
             p[k][i] = p[k][i] * f.decay;
             if (op == PK_OP_ADAMW) {
-                m[k][i] = m[k][i] * s.beta1 + g[k][i] * (1 - s.beta1);
+                m[k][i] = m[k][i] * f.beta1 + g[k][i] * (1 - f.beta1);
                 v[k][i] = v[k][i] * s.beta2 + g[k][i] * g[k][i] * (1 - s.beta2);
                 p[k][i] = p[k][i] - f.step * m[k][i] / (sqrtf(v[k][i]) * f.root2 + s.eps);
             } else {
@@ -207,6 +208,7 @@ static void group_of(const struct pk_call *c, struct group *g)
     g->lr_mult = c->attr->optim.lr_mult;
     g->weight_decay = c->attr->optim.weight_decay;
     g->beta1 = (float)c->attr->optim.beta1;
+    g->cycled = c->op == PK_OP_ADAMW && c->attr->optim.cycled;
     g->beta2 = (float)c->attr->optim.beta2;
     g->eps = (float)c->attr->optim.eps;
     g->momentum = (float)c->attr->optim.momentum;

@@ -218,7 +218,7 @@ struct pk_attr {
         struct pk_formula_attr formula;
         struct {
             double beta1, beta2, eps, weight_decay, lr_mult, momentum, dampening, ema;
-            bool nesterov, l2, copy;
+            bool nesterov, l2, copy, cycled;
         } optim;
         struct {
             int32_t root;

@@ -5,8 +5,18 @@ import { lesson, numbers } from './deit.mjs';
 import { network } from './networks.mjs';
 import { Tape } from './tape.mjs';
 
+/** Straight lines from `begin` to `peak`, which the last step of the warm-up has, and to `end`, which the last step has. */
+function cycle(s, step, begin, peak, end) {
+    const unit = s.perEpoch ? Math.max(1, s.stepsPerEpoch) : 1;
+    const t = Math.floor(step / unit), top = s.warmup / unit - 1, last = s.steps / unit - 1;
+    const share = t <= top ? top > 0 ? t / top : 1 : Math.min(1, (t - top) / (last - top));
+    return t <= top ? begin * (1 - share) + peak * share : peak * (1 - share) + end * share;
+}
+
 /** The learning rate of a step, counted from 0. */
 export function rate(s, step) {
+    if (s.schedule === 'one_cycle')
+        return cycle(s, step, s.warmupLr, s.lr, s.minLr);
     const unit = s.perEpoch ? Math.max(1, s.stepsPerEpoch) : 1;
     const t = Math.floor(step / unit), warm = s.warmup / unit, total = s.steps / unit;
     if (t < warm)
@@ -370,8 +380,9 @@ function layerRates(s) {
 }
 
 /** A step of the optimiser, in place. `applied` counts the steps that changed the parameters before this one. */
-export function update(s, state, grads, lr) {
+export function update(s, state, grads, lr, step) {
     const factor = s.clip ? Math.min(1, s.clip / (normOf(grads) + 1e-6)) : 1, t = state.applied + 1, rates = layerRates(s);
+    const beta1 = s.schedule === 'one_cycle' ? cycle(s, step, s.beta1[0], s.beta1[1], s.beta1[0]) : s.betas[0];
     for (const p of shapes(s)) {
         if (p.role === 'buffer' || frozen(s, p.name))
             continue;
@@ -382,9 +393,9 @@ export function update(s, state, grads, lr) {
             let x = g[i] * factor;
             if (s.optimizer === 'adamw') {
                 data[i] *= 1 - eta * wd;
-                m[i] = s.betas[0] * m[i] + (1 - s.betas[0]) * x;
+                m[i] = beta1 * m[i] + (1 - beta1) * x;
                 v[i] = s.betas[1] * v[i] + (1 - s.betas[1]) * x * x;
-                data[i] -= eta / (1 - s.betas[0] ** t) * m[i] / (Math.sqrt(v[i]) / Math.sqrt(1 - s.betas[1] ** t) + s.optimEps);
+                data[i] -= eta / (1 - beta1 ** t) * m[i] / (Math.sqrt(v[i]) / Math.sqrt(1 - s.betas[1] ** t) + s.optimEps);
             } else {
                 if (s.optimizer === 'msgd_l2')
                     x += wd * data[i];
@@ -517,7 +528,7 @@ export function train(s, batches, begin = null) {
         push('lr', step, lr);
         push('grad/norm', step, norm);
         if (Number.isFinite(loss) && Number.isFinite(norm)) { // else the step changes nothing and is counted
-            update(s, state, grads, lr);
+            update(s, state, grads, lr, step - 1);
             move(s, state, moments);
             inRow = 0;
         } else {

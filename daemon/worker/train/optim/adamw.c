@@ -14,7 +14,8 @@ static enum pd_err step(const struct optim_closure *c, const struct model_train_
 {
     const double t = (double)(applied + 1);
     /* 1 - beta^t without cancellation */
-    const double hyper[4] = {lr, -expm1(t * log(o->beta1)), -expm1(t * log(o->beta2)), applied == 0};
+    const double hyper[4] = {lr, -expm1(t * log(o->beta1)), -expm1(t * log(o->beta2)),
+                             o->cycled ? o->beta1 : applied == 0};
 
     return c->evaluate(c->user, hyper, why);
 }

@@ -19,7 +19,7 @@ struct optim {
     /* It takes all parameters for one vector and searches along lines: a step is line_step (line.h), its graphs are those
      * of model_graph_line, and `update` and `step` are NULL. */
     bool searches;
-    /* One step at the rate `lr`. applied: steps taken so far, skipped ones not counted. */
+    /* One step at the rate `lr`, with beta1 of the options. applied: steps taken so far, skipped ones not counted. */
     enum pd_err (*step)(const struct optim_closure *c, const struct model_train_options *o, int64_t applied,
                         double lr, struct pd_why *why);
 };

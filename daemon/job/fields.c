@@ -41,7 +41,7 @@ NAMES(eps_mode, "mean", "sum");
 SHARED_NAMES(job_names_dataset, "mnist", "digits_gen", "cifar10", "imagenet1k", "tiny_imagenet",
              "image_folder", "coco", "digit_canvas", "listops", "listops_gen", "imdb", "aan",
              "pathfinder_gen", "lra_image", "text", "ptb", "wikitext2", "wikitext103", "pg19", "openwebtext",
-             "pde_convection", "pde_reaction", "text_labels", "text_gen", "pde_wave");
+             "pde_convection", "pde_reaction", "text_labels", "text_gen", "pde_wave", "text_pairs");
 NAMES(split_rule, "given", "fraction", "count", "standard");
 NAMES(tokenizer, "bytes", "chars", "words", "gpt2_bpe");
 NAMES(lra_len, "reference", "paper");
@@ -219,9 +219,17 @@ const struct job_field job_fields[] = {
           "M38")},
     {ROW("/model/pos_after", JOB_T_BOOL, config.model.pos_after), DEF("false"), WITH(job_use_pos_after),
      SAYS("position embedding after the input norm", "M34")},
+    {ROW("/data/lra_len", JOB_T_ENUM, config.data.lra_len), .names = &lra_len, DEF("\"reference\""),
+     WITH(job_use_lra),
+     SAYS("length of sequences of the Long Range Arena: the default of model.context, and with reference as "
+          "many tokens of a "
+          "sequence as the authors' preparation keeps (ListOps 2000, Text 1000, Retrieval 4000)",
+          "M61")},
     {ROW("/model/context", JOB_T_INT, config.model.context), RANGE(1, 1048576),
-     RULE(job_rule_context, "the preset's, else 256; equations: 5"), FLAGS(NULLABLE), WITH(job_use_sequence),
-     SAYS("longest sequence in tokens; of an equation, the points of each sequence", "M41")},
+     RULE(job_rule_context, "the preset's, else 256; equations: 5; of the Long Range Arena by data.lra_len"),
+     FLAGS(NULLABLE), WITH(job_use_sequence),
+     SAYS("longest sequence in tokens, of pairs both together; of an equation, the points of each sequence",
+          "M41")},
     {ROW("/data/context", JOB_T_INT, config.data.context), RANGE(1, 1048576),
      RULE(job_rule_data_context, "model.context"), FLAGS(NULLABLE), WITH(job_use_sequence),
      SAYS("sequence length in training", "")},
@@ -420,8 +428,6 @@ const struct job_field job_fields[] = {
      SAYS("id 0 is padding wherever it stands, so black pixels are; false: only what stands behind the last "
           "token",
           "M61")},
-    {ROW("/data/lra_len", JOB_T_ENUM, config.data.lra_len), .names = &lra_len, DEF("\"reference\""),
-     WITH(job_use_lra), SAYS("sequence lengths: the reference configuration's or the paper's", "M61")},
     {ROW("/data/augment/crop", JOB_T_ENUM, config.data.augment.crop), .names = &crop, DEF("\"none\""),
      WITH(job_use_image), SAYS("kind of training crop", "M59")},
     {ROW("/data/augment/pad_crop/shift", JOB_T_INT, config.data.augment.pad_crop_shift), RANGE(0, 64),

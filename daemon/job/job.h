@@ -105,7 +105,8 @@ enum job_dataset {
     JOB_DATASET_PDE_REACTION,
     JOB_DATASET_TEXT_LABELS, /* texts with classes, from tables of one's own */
     JOB_DATASET_TEXT_GEN,    /* ours: sentences made by polyd from (seed, number); needs no files */
-    JOB_DATASET_PDE_WAVE
+    JOB_DATASET_PDE_WAVE,
+    JOB_DATASET_TEXT_PAIRS /* pairs of pieces of documents: of one document, or of two */
 };
 enum job_split { JOB_SPLIT_GIVEN, JOB_SPLIT_FRACTION, JOB_SPLIT_COUNT, JOB_SPLIT_STANDARD };
 enum job_tokenizer { JOB_TOKENIZER_BYTES, JOB_TOKENIZER_CHARS, JOB_TOKENIZER_WORDS, JOB_TOKENIZER_GPT2_BPE };
@@ -538,6 +539,9 @@ struct job_dataset_info {
     bool labels;         /* texts with classes: rows of tables, see job_table_of */
     double equation;     /* a differential equation: its coefficient by default; 0: it is none */
     bool symbols;        /* with symbols of its own: data.tokenizer does not say them */
+    bool pairs;          /* a sample is two sequences, each in half the context */
+    int64_t lra[2];      /* of the Long Range Arena: positions by enum job_lra_len; else 0 */
+    int64_t cut;         /* likewise: tokens that its preparation keeps of a sequence; 0: all that fit */
     bool generated;      /* needs no files, so data.path is null */
     bool val_is_test;    /* images whose published results are those of the folder val */
     int64_t side[2];     /* rows, columns of an image as stored; {0, 0} if they vary */

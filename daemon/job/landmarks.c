@@ -8,17 +8,23 @@
 static void check_sizes(struct job_ctx *c, const char *name)
 {
     const struct job_model *m = &c->g->model;
-    const int64_t context = c->g->data.context;
+    const int64_t context = c->g->data.context, length = m->context / (job_ctx_dataset(c)->pairs ? 2 : 1);
 
     if (!job_ctx_bad(c, "/data/context") && !job_ctx_bad(c, "/model/context") && context != m->context)
         job_ctx_error(
             c, "/data/context",
             "is %lld and model.context %lld; a %s averages over all its positions, so they are the same",
             (long long)context, (long long)m->context, name);
-    if (!job_ctx_bad(c, "/model/landmarks") && !job_ctx_bad(c, "/model/context") &&
-        m->context > m->landmarks && m->context % m->landmarks)
-        job_ctx_error(c, "/model/landmarks", "must divide model.context: %lld landmarks, %lld tokens",
-                      (long long)m->landmarks, (long long)m->context);
+    if (!job_ctx_bad(c, "/model/landmarks") && !job_ctx_bad(c, "/model/context") && length > m->landmarks &&
+        length % m->landmarks)
+        job_ctx_error(c, "/model/landmarks", "must divide %s: %lld landmarks, %lld tokens",
+                      job_ctx_dataset(c)->pairs ? "half of model.context, a sequence of each pair"
+                                                : "model.context",
+                      (long long)m->landmarks, (long long)length);
+    if (job_ctx_dataset(c)->pairs && m->context % 2 && !job_ctx_bad(c, "/model/context"))
+        job_ctx_error(c, "/model/context",
+                      "must be even, and is %lld: half of it for each sequence of a pair",
+                      (long long)m->context);
     if (!job_ctx_bad(c, "/model/conv_kernel") && m->conv_kernel % 2 == 0)
         job_ctx_error(c, "/model/conv_kernel", "must be odd, and is %lld", (long long)m->conv_kernel);
 }
@@ -29,8 +35,12 @@ void job_check_landmarks(struct job_ctx *c)
     const struct job_attention *a = &g->attention;
     const char *name = job_arch_name(g->model.arch);
 
-    if (!job_network(g->model.arch)->landmarks)
+    if (!job_network(g->model.arch)->landmarks) {
+        if (job_ctx_dataset(c)->pairs)
+            job_ctx_error(c, "/data/dataset", "\"%s\" holds pairs of texts, and a %s reads one text",
+                          job_ctx_dataset(c)->name, name);
         return;
+    }
     if (!job_ctx_dataset(c)->labels) {
         job_ctx_error(c, "/data/dataset", "\"%s\" has no classes, which a %s needs", job_ctx_dataset(c)->name,
                       name);

@@ -71,7 +71,7 @@ static bool checks(const struct job_config *g)
 static bool inverted(const struct job_config *g)
 {
     return g->diagnostics.every > 0 && job_network(g->model.arch)->landmarks &&
-           g->model.landmarks < g->model.context;
+           g->model.landmarks < g->model.context / (data_of(g)->pairs ? 2 : 1);
 }
 
 static bool ranks(const struct job_config *g)

@@ -39,6 +39,13 @@
     T("optimizer/name", "\"lbfgs\""), T("steps", "500"), T("schedule/name", "\"constant\""),                 \
         T("schedule/warmup_steps", "0")
 
+/* The Long Range Arena of the Nystromformer's authors, whose schedule moves beta1 too. */
+#define LRA(set, batch_, warmup, steps_, every)                                                              \
+    D("dataset", "\"" set "\""), T("batch", batch_), T("steps", steps_), T("eval_every", every),             \
+        T("optimizer/lr", "0.0001"), T("optimizer/betas", "[0.9,0.999]"), T("optimizer/eps", "1e-6"),        \
+        T("optimizer/weight_decay", "0"), T("schedule/name", "\"one_cycle\""),                               \
+        T("schedule/warmup_steps", warmup), T("schedule/beta1", "[0.95,0.85]"), T("dropout", "0.1")
+
 const struct job_recipe job_recipes[] = {
     {"vit_b",
      JOB_ITEMS(HEAVY, T("epochs", "300"), T("optimizer/lr", "0.001"), T("schedule/warmup_epochs", "5"),
@@ -93,11 +100,12 @@ const struct job_recipe job_recipes[] = {
                D("augment/repeats", "3")),
      "DeiT-B/16 on ImageNet-1k with a teacher, which the document names"},
     {"xcit_s12", NULL, "XCiT-S12/16 on ImageNet-1k"},
-    {"lra_listops", NULL, "Nystromformer on ListOps"},
-    {"lra_text", NULL, "Nystromformer on Text"},
-    {"lra_retrieval", NULL, "Nystromformer on Retrieval"},
-    {"lra_image", NULL, "Nystromformer on Image"},
-    {"lra_pathfinder", NULL, "Nystromformer on Pathfinder"},
+    {"lra_listops", JOB_ITEMS(LRA("listops", "32", "1000", "5000", "50")), "Nystromformer on ListOps"},
+    {"lra_text", JOB_ITEMS(LRA("imdb", "32", "8000", "20000", "500")), "Nystromformer on Text"},
+    {"lra_retrieval", JOB_ITEMS(LRA("aan", "32", "800", "30000", "300")), "Nystromformer on Retrieval"},
+    {"lra_image", JOB_ITEMS(LRA("lra_image", "256", "175", "35000", "175")), "Nystromformer on Image"},
+    {"lra_pathfinder", JOB_ITEMS(LRA("pathfinder_gen", "256", "312", "62400", "312")),
+     "Nystromformer on Pathfinder"},
     {"pinn_convection", JOB_ITEMS(D("dataset", "\"pde_convection\""), PINN),
      "PINNsformer on the convection equation, beta 50"},
     {"pinn_reaction", JOB_ITEMS(D("dataset", "\"pde_reaction\""), PINN),
@@ -204,24 +212,69 @@ static const struct job_dataset_info datasets[] = {
     [JOB_DATASET_COCO] = {.name = "coco", .channels = 3, .classes = 80},
     [JOB_DATASET_DIGIT_CANVAS] =
         {.name = "digit_canvas", GENERATED, .side = {64, 64}, .channels = 1, .classes = 10},
-    [JOB_DATASET_LISTOPS] = {.name = "listops", .classes = 10},
+    [JOB_DATASET_LISTOPS] =
+        {.name = "listops",
+         .available = true,
+         SEQUENCES,
+         .classes = 10,
+         .lra = {2048, 512},
+         .cut = 2000,
+         .layout = "a .tsv with the columns Target and Source, or a folder with basic_train.tsv, "
+                   "basic_val.tsv and basic_test.tsv (or train, valid, test); plain or with .gz "
+                   "behind; parentheses are left out"},
     [JOB_DATASET_LISTOPS_GEN] = {.name = "listops_gen",
                                  .available = true,
                                  SEQUENCES,
                                  GENERATED,
                                  .classes = 10,
+                                 .lra = {2048, 512},
                                  .train = 9000,
                                  .test = 1000},
-    [JOB_DATASET_IMDB] = {.name = "imdb", .classes = 2},
-    [JOB_DATASET_AAN] = {.name = "aan", .classes = 2},
+    [JOB_DATASET_IMDB] =
+        {.name = "imdb",
+         .available = true,
+         SEQUENCES,
+         .classes = 2,
+         .lra = {1024, 1024},
+         .cut = 1000,
+         .layout = "a folder with train.tsv and test.tsv, or one such file, plain or with .gz behind, "
+                   "without a header row: label, id, text; bytes are tokens, from 1 on"},
+    [JOB_DATASET_AAN] =
+        {.name = "aan",
+         .available = true,
+         SEQUENCES,
+         .pairs = true,
+         .classes = 2,
+         .lra = {8192, 4096},
+         .cut = 4000,
+         .layout = "a folder with new_aan_pairs.train.tsv, new_aan_pairs.eval.tsv and "
+                   "new_aan_pairs.test.tsv (or train, valid, test), or one such file, without a header "
+                   "row: label, id, id, text, text; bytes are tokens, from 1 on"},
+    [JOB_DATASET_TEXT_PAIRS] = {.name = "text_pairs",
+                                .available = true,
+                                SEQUENCES,
+                                .pairs = true,
+                                .classes = 2,
+                                .lra = {8192, 4096},
+                                .cut = 4000,
+                                .layout =
+                                    "a folder of two text files or more (.txt or .txt.gz), a document each"},
     [JOB_DATASET_PATHFINDER_GEN] = {.name = "pathfinder_gen",
                                     .available = true,
                                     SEQUENCES,
                                     GENERATED,
                                     .classes = 2,
+                                    .lra = {1024, 8192},
                                     .train = 9000,
                                     .test = 1000},
-    [JOB_DATASET_LRA_IMAGE] = {.name = "lra_image", .classes = 10},
+    [JOB_DATASET_LRA_IMAGE] =
+        {.name = "lra_image",
+         .available = true,
+         SEQUENCES,
+         .classes = 10,
+         .lra = {1024, 4096},
+         .layout = "as cifar10: a folder with data_batch*.bin and test_batch*.bin; or folders or "
+                   "an archive of JPEG or PNG files, train/CLASS/... and test/CLASS/..."},
     [JOB_DATASET_TEXT] = {.name = "text",
                           .available = true,
                           TOKENS,

@@ -157,6 +157,8 @@ json_t *job_rule_context(struct job_ctx *c)
 {
     if (job_ctx_dataset(c)->image)
         return json_null();
+    if (job_ctx_dataset(c)->lra[0] && job_ctx_network(c)->landmarks)
+        return number(c, (double)job_ctx_dataset(c)->lra[c->g->data.lra_len == JOB_LRA_LEN_PAPER]);
     return number(c, job_ctx_dataset(c)->equation > 0 ? 5 : 256);
 }
 

@@ -70,9 +70,8 @@ JOB_RULES(JOB_RULE_DECLARE)
     X(split_test, "unless data.split.rule is standard", g->data.split == JOB_SPLIT_STANDARD)                 \
     X(split_seed, "unless images or labelled texts are divided, or polyd generates the data",                \
       info->generated || ((info->image || info->labels) && g->data.split != JOB_SPLIT_GIVEN))                \
-    X(lra, "unless the data set is one of the Long Range Arena",                                             \
-      g->data.dataset == JOB_DATASET_LISTOPS || g->data.dataset == JOB_DATASET_IMDB ||                       \
-          g->data.dataset == JOB_DATASET_AAN || g->data.dataset == JOB_DATASET_LRA_IMAGE)                    \
+    X(lra, "unless the data set is one of the Long Range Arena and the network a nystrom",                   \
+      info->lra[0] > 0 && job_network(g->model.arch)->landmarks)                                             \
     X(pad_crop, "unless data.augment.crop of images is pad_crop",                                            \
       info->image && g->data.augment.crop == JOB_CROP_PAD_CROP)                                              \
     X(rrc, "unless data.augment.crop of images is rrc", info->image && g->data.augment.crop == JOB_CROP_RRC) \

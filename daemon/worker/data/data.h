@@ -50,15 +50,20 @@ enum data_dataset {
     DATA_SET_MNIST,
     DATA_SET_DIGITS_GEN,
     DATA_SET_CIFAR10,
-    DATA_SET_PICTURES,      /* folders of JPEG and PNG files, or a tar of them */
-    DATA_SET_TEXT,          /* one file */
-    DATA_SET_TEXTS,         /* a folder with a file for each part */
-    DATA_SET_LABELLED,      /* texts with classes: one table, or a folder with one for each part */
-    DATA_SET_TEXT_GEN,      /* sentences that polyd makes */
-    DATA_SET_DOCUMENTS,     /* a folder of text files, a document each */
-    DATA_SET_POINTS,        /* grids of points of an equation, which polyd makes */
-    DATA_SET_LISTOPS_GEN,   /* labelled sequences that polyd makes: expressions and their values */
-    DATA_SET_PATHFINDER_GEN /* likewise: pictures of curves, pixel by pixel */
+    DATA_SET_PICTURES,       /* folders of JPEG and PNG files, or a tar of them */
+    DATA_SET_TEXT,           /* one file */
+    DATA_SET_TEXTS,          /* a folder with a file for each part */
+    DATA_SET_LABELLED,       /* texts with classes: one table, or a folder with one for each part */
+    DATA_SET_TEXT_GEN,       /* sentences that polyd makes */
+    DATA_SET_DOCUMENTS,      /* a folder of text files, a document each */
+    DATA_SET_POINTS,         /* grids of points of an equation, which polyd makes */
+    DATA_SET_LISTOPS_GEN,    /* labelled sequences that polyd makes: expressions and their values */
+    DATA_SET_PATHFINDER_GEN, /* likewise: pictures of curves, pixel by pixel */
+    DATA_SET_LISTOPS,        /* labelled expressions from tables, as the Long Range Arena has them */
+    DATA_SET_IMDB,           /* labelled texts from tables without a header, their bytes from 1 on */
+    DATA_SET_AAN,            /* likewise pairs of texts */
+    DATA_SET_GREYS,          /* pictures of CIFAR-10, grey by grey */
+    DATA_SET_PAIRS           /* pairs of pieces of a folder's documents: from one document, or from two */
 };
 /* How this build reads a data set of the job document (enum job_dataset); false: it does not. */
 bool data_form(int dataset, enum data_dataset *ret);
@@ -92,6 +97,11 @@ struct data_options {
      *             {validation,valid,val}/ and test/ are these parts, where there are such folders
      *   labelled  one file *.{tsv,csv,jsonl}[.gz] with the columns label and text, or a folder with train.*,
      *             {valid,val,validation}.* (for want of these test.*) and test.*
+     *   listops   the same with the columns Target and Source, also basic_{train,val,test}.*
+     *   imdb      the same without a header row: label, id, text
+     *   aan       the same without a header row: label, id, id, text, text; also new_aan_pairs.{train,eval,test}.*
+     *   greys     as cifar10, or as pictures (which become 32 x 32)
+     *   pairs     as documents
      */
     const char *path;
     const struct data_root *roots;
@@ -120,6 +130,7 @@ struct data_options {
     int32_t context;    /* tokens of a sequence; of a labelled text the most that are kept */
     int32_t depth;      /* listops_gen: levels of an expression, at most */
     int32_t min_tokens; /* listops_gen: of a sequence, at least */
+    int32_t most; /* of labelled sequences (of pairs: of each) what comes later is cut off; 0: all that fit */
     enum data_tokenizer_kind tokenizer;
     const char *tokenizer_path; /* gpt2_bpe: folder of its files, "<root>/<relative>" */
     /* A stream of text that another set's tokenizer cuts, of the kind above, borrowed until data_free; NULL: its
@@ -162,6 +173,7 @@ struct data_info {
     int32_t channels, height, width; /* images, as the network reads them */
     int32_t classes;                 /* images, labelled texts; else 0 */
     int32_t vocab, context;          /* tokens: ids 0..vocab-1 */
+    bool pairs;                      /* a sample is two sequences, each in half the context */
     enum data_equation equation;     /* points; else none, and what follows is 0 */
     double coefficient, step;
     int32_t grid[2], test_grid[2];

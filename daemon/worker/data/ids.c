@@ -32,7 +32,9 @@ static enum pd_err make_tokenizer(struct data_set *set, const struct data_option
     case DATA_TOKENIZER_GPT2_BPE:
         break;
     case DATA_TOKENIZER_IDS:
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "#/data/tokenizer: no data set is read as ids");
+    case DATA_TOKENIZER_PADDED_BYTES:
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "#/data/tokenizer: no text is read as %s",
+                       data_tokenizer_kind_name(o->tokenizer));
     }
     err = data_path_open(o->roots, o->root_count, o->tokenizer_path, true, &dir, why);
     if (err == PD_OK)

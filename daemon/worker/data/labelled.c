@@ -1,4 +1,4 @@
-/* daemon/worker/data/labelled.c: texts with classes, from tables of one's own (table.c).
+/* daemon/worker/data/labelled.c: texts with classes, from tables (table.c) or made by polyd (sequences.c, pairs.c).
  *
  * All rows are read, then divided as pictures are, then the classes are found: the labels of the texts that
  * are trained on. Of each text that a part took, at most `context` tokens are kept; the texts themselves
@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/worker/data/pairs.h"
 #include "daemon/worker/data/path.h"
 #include "daemon/worker/data/sequences.h"
 #include "daemon/worker/data/set.h"
@@ -22,8 +23,10 @@
 
 /* Names of a part's file before the ending, the first that is there. */
 enum { TRAIN, VAL, TEST, PARTS };
-static const char *const stems[PARTS][4] = {
-    {"train", NULL}, {"valid", "val", "validation", NULL}, {"test", NULL}};
+static const char *const stems[PARTS][6] = {
+    {"train", "basic_train", "new_aan_pairs.train", NULL},
+    {"valid", "val", "validation", "basic_val", "new_aan_pairs.eval", NULL},
+    {"test", "basic_test", "new_aan_pairs.test", NULL}};
 static const char *const endings[FORMS] = {".tsv", ".csv", ".jsonl"};
 
 bool data_labelled_named(const char *name)
@@ -58,12 +61,13 @@ struct label {
 struct reading {
     struct text *texts;
     size_t count, size;
-    struct pd_buf bytes, names;
+    struct pd_buf bytes, names, clean; /* clean: scratch */
     struct label *labels;
     size_t label_count, label_size;
     uint32_t *slot; /* hash of a label's bytes to its number and one; 0 = free */
     size_t mask;
     char file[PARTS][256]; /* names, for errors */
+    bool listops;          /* texts are those of the Long Range Arena's ListOps */
     uint8_t reads;         /* which of them is read now */
 };
 
@@ -71,6 +75,7 @@ static void reading_done(struct reading *r)
 {
     pd_buf_done(&r->bytes);
     pd_buf_done(&r->names);
+    pd_buf_done(&r->clean);
     free(r->texts);
     free(r->labels);
     free(r->slot);
@@ -160,11 +165,22 @@ static enum pd_err add_row(void *user, const struct data_row *row, struct pd_why
                       : data_text_foreign((const uint8_t *)row->label, row->label_len) ? "is not UTF-8"
                                                                                        : NULL;
     uint32_t label = 0;
-    enum pd_err err;
+    const char *text = row->text;
+    size_t len = row->text_len;
+    struct pd_why reason = {""};
+    enum pd_err err = PD_OK;
 
     if (odd)
         return pd_fail(why, PD_ERR_INVALID, "'%s': line %lld: the label %s", r->file[r->reads],
                        (long long)row->line, odd);
+    if (r->listops) {
+        r->clean.len = 0;
+        err = data_listops_clean(row->text, row->text_len, &r->clean, &reason);
+        text = r->clean.data ? r->clean.data : "";
+        len = r->clean.len;
+    }
+    if (err != PD_OK)
+        return pd_fail(why, err, "'%s': line %lld: %s", r->file[r->reads], (long long)row->line, reason.text);
     err = find_label(r, row, &label, why);
     if (err != PD_OK)
         return err;
@@ -177,9 +193,9 @@ static enum pd_err add_row(void *user, const struct data_row *row, struct pd_why
         r->texts = more;
         r->size = size;
     }
-    r->texts[r->count++] = (struct text){r->bytes.len, row->text_len, row->line, label, r->reads};
-    pd_buf_append(&r->bytes, row->text, row->text_len);
-    err = pd_buf_err(&r->bytes);
+    r->texts[r->count++] = (struct text){r->bytes.len, len, row->line, label, r->reads};
+    pd_buf_append(&r->bytes, text, len);
+    err = pd_buf_err(r->clean.failed ? &r->clean : &r->bytes);
     return err == PD_OK ? PD_OK : pd_fail(why, err, "no memory for '%s'", r->file[r->reads]);
 }
 
@@ -198,8 +214,15 @@ static bool too_long_to_look(const struct data_set *set, int fd)
 static enum pd_err read_file(struct data_set *set, struct reading *r, int fd, const char *name,
                              struct pd_why *why)
 {
+    const enum data_dataset kind = set->options.dataset;
     const struct data_table table = {.name = r->file[r->reads],
                                      .form = job_table_of(name),
+                                     .label = kind == DATA_SET_LISTOPS ? "Target" : NULL,
+                                     .text = kind == DATA_SET_LISTOPS ? "Source" : NULL,
+                                     .columns = kind == DATA_SET_IMDB  ? 3
+                                                : kind == DATA_SET_AAN ? 5
+                                                                       : 0,
+                                     .texts = kind == DATA_SET_AAN ? 2 : 1,
                                      .until_us = set->options.until_us,
                                      .row = add_row,
                                      .user = r};
@@ -216,7 +239,7 @@ static enum pd_err read_file(struct data_set *set, struct reading *r, int fd, co
         err = pd_fail(why, PD_ERR_INVALID,
                       "'%s' begins as a file packed by %s: unpack it, or pack it by gzip, which is read",
                       name, set->text_packing);
-    if (err == PD_OK && set->options.tokenizer != DATA_TOKENIZER_BYTES) {
+    if (err == PD_OK && kind == DATA_SET_LABELLED && set->options.tokenizer != DATA_TOKENIZER_BYTES) {
         set->text_bytes += bytes;
         set->foreign_bytes += data_text_foreign(set->text, (size_t)bytes);
     }
@@ -416,6 +439,51 @@ static enum pd_err name_classes(struct data_set *set, int32_t count, struct pd_w
     return set->names ? PD_OK : pd_fail(why, PD_ERR_NOMEM, "no memory for the classes");
 }
 
+/* ---- pairs of pieces of documents ---- */
+
+static enum pd_err make_pairs(struct data_set *set, const struct data_options *o, struct reading *r,
+                              int64_t given[DATA_SPLITS], struct pd_why *why)
+{
+    static const int64_t usual[DATA_SPLITS] = {8000, 1000, 1000};
+    struct data_pairs p = {.seed = o->seed, .length = o->context / 2};
+    int64_t bytes[DATA_SPLITS] = {0};
+    struct pd_buf text;
+    enum pd_err err = data_documents_read(set, o, false, bytes, why);
+
+    if (o->most > 0 && o->most < p.length)
+        p.length = o->most;
+    pd_buf_init(&text, 0);
+    if (err == PD_OK) {
+        p.text = set->text;
+        p.ends = set->document.at;
+        p.count = set->document.count;
+        p.usable = malloc((p.count + 1) * sizeof *p.usable);
+        err = p.usable ? data_pairs_check(&p, why) : pd_fail(why, PD_ERR_NOMEM, "no memory for pairs");
+    }
+    for (int part = 0; part < DATA_SPLITS; part++) {
+        /* a part that the document wants longer than usual is */
+        given[part] = o->amount[part] > (double)usual[part] ? (int64_t)o->amount[part] : usual[part];
+        if (given[part] > MADE_MOST && err == PD_OK)
+            err = pd_fail(why, PD_ERR_LIMIT, "#/data/split: at most %d pairs a part", MADE_MOST);
+        for (int64_t i = 0; i < given[part] && err == PD_OK; i++) {
+            const int class = data_pair_make(&p, (uint64_t)i + ((uint64_t)part << 32), part, &text);
+
+            err = i % 1024 ? PD_OK : data_in_time(set->options.until_us, why);
+            if (err == PD_OK)
+                err = add_row(
+                    r,
+                    &(struct data_row){
+                        .label = class ? "1" : "0", .label_len = 1, .text = text.data, .text_len = text.len},
+                    why);
+        }
+    }
+    pd_buf_done(&text);
+    free(p.usable);
+    free(set->text);
+    set->text = NULL;
+    return err;
+}
+
 /* ---- classes ---- */
 
 /* A whole number with at most 18 digits, so that it fits int64_t. */
@@ -544,10 +612,41 @@ static enum pd_err open_tokenizer(struct data_set *set, const struct data_option
     return err;
 }
 
+/* Appends the tokens of a text, at most `most`; *ret_cut: there were more. */
+static enum pd_err keep_text(struct data_set *set, const char *text, size_t len, size_t most,
+                             struct data_ids *ids, bool *ret_cut, struct pd_why *why)
+{
+    const size_t before = ids->count;
+    enum pd_err err = data_tokenizer_encode(set->tokenizer, text, len, false, ids, why);
+
+    if (ids->count - before > most) {
+        ids->count = before + most;
+        *ret_cut = true;
+    }
+    return err;
+}
+
+/* Both texts of a pair: the second begins where the first half of the context ends. */
+static enum pd_err keep_pair(struct data_set *set, const char *text, size_t len, size_t most,
+                             struct data_ids *ids, bool *ret_cut, struct pd_why *why)
+{
+    const char *tab = memchr(text, '\t', len);
+    const size_t half = (size_t)set->info.context / 2, before = ids->count,
+                 first = tab ? (size_t)(tab - text) : len;
+    enum pd_err err = keep_text(set, text, first, most, ids, ret_cut, why);
+
+    while (err == PD_OK && ids->count < before + half)
+        err = data_ids_add(ids, 0);
+    return err == PD_OK && tab ? keep_text(set, tab + 1, len - first - 1, most, ids, ret_cut, why) : err;
+}
+
 /* The texts of one part as tokens, at most `context` of each. */
 static enum pd_err keep_part(struct data_set *set, const struct reading *r, int part, struct pd_why *why)
 {
-    const size_t count = (size_t)set->info.count[part], most = (size_t)set->info.context;
+    const size_t count = (size_t)set->info.count[part],
+                 fit = (size_t)set->info.context / (set->info.pairs ? 2 : 1),
+                 most = set->options.most > 0 && (size_t)set->options.most < fit ? (size_t)set->options.most
+                                                                                 : fit;
     struct data_labelled *to = &set->labelled[part];
     struct data_ids *ids = &set->made[part];
     enum pd_err err = PD_OK;
@@ -559,22 +658,20 @@ static enum pd_err keep_part(struct data_set *set, const struct reading *r, int 
     for (size_t i = 0; i < count && err == PD_OK; i++) {
         const struct text *t = &r->texts[set->pick[part][i]];
         struct pd_why reason = {""};
-        size_t before = ids->count;
+        bool cut = false;
 
         err = i % 1024 ? PD_OK : data_in_time(set->options.until_us, why);
         if (err != PD_OK)
             break;
-        err = data_tokenizer_encode(set->tokenizer, text_bytes(r, t), t->len, false, ids, &reason);
+        err = (set->info.pairs ? keep_pair : keep_text)(set, text_bytes(r, t), t->len, most, ids, &cut,
+                                                        &reason);
         if (err == PD_ERR_INVALID)
             err =
                 pd_fail(why, err, "#/data/tokenizer: '%s': line %lld: %s; the tokenizer bytes takes any text",
                         r->file[t->file], (long long)t->line, reason.text);
         else if (err != PD_OK)
             (void)pd_fail(why, err, "%s", reason.text);
-        if (ids->count - before > most) {
-            ids->count = before + most;
-            set->cut_texts++;
-        }
+        set->cut_texts += cut;
         to->start[i + 1] = (int64_t)ids->count;
         to->classes[i] = r->labels[t->label].class;
     }
@@ -602,7 +699,11 @@ enum pd_err data_open_labelled(struct data_set *set, const struct data_options *
 
     pd_buf_init(&r.bytes, 0);
     pd_buf_init(&r.names, 0);
-    err = made ? make_all(set, o, headers_only, &r, why) : read_all(set, o, &r, given, why);
+    pd_buf_init(&r.clean, 0);
+    r.listops = o->dataset == DATA_SET_LISTOPS;
+    err = made                           ? make_all(set, o, headers_only, &r, why)
+          : o->dataset == DATA_SET_PAIRS ? make_pairs(set, o, &r, given, why)
+                                         : read_all(set, o, &r, given, why);
     if (err == PD_OK && !made)
         /* which texts are trained on decides the classes: also where headers alone are asked for */
         err = data_divide_samples(set, o, given, false, why);
@@ -610,8 +711,9 @@ enum pd_err data_open_labelled(struct data_set *set, const struct data_options *
         err = made && headers_only ? name_classes(set, o->dataset == DATA_SET_LISTOPS_GEN ? 10 : 2, why)
                                    : find_classes(set, &r, why);
     if (err == PD_OK)
-        err = made ? data_sequences_tokenizer(o->dataset, &set->tokenizer, why)
-                   : open_tokenizer(set, o, &r, why);
+        err = made || r.listops                 ? data_sequences_tokenizer(o->dataset, &set->tokenizer, why)
+              : o->dataset == DATA_SET_LABELLED ? open_tokenizer(set, o, &r, why)
+                                                : data_tokenizer_padded_bytes_new(&set->tokenizer, why);
     if (err == PD_OK) {
         set->info.tokenizer = set->tokenizer;
         set->info.vocab = data_tokenizer_vocab(set->tokenizer);

@@ -117,12 +117,39 @@ static enum pd_err listops(const struct data_sequences *s, struct dice *dice, st
         s->depth, (long long)s->shortest, (long long)s->context);
 }
 
+static const char *const words[] = {"<pad>", "[MIN", "[MAX", "[MED", "[SM", "]", "0", "1",
+                                    "2",     "3",    "4",    "5",    "6",   "7", "8", "9"};
+#define WORDS (sizeof words / sizeof *words)
+
+enum pd_err data_listops_clean(const char *text, size_t len, struct pd_buf *out, struct pd_why *why)
+{
+    for (size_t at = 0; at < len;) {
+        const size_t from = at;
+        bool known = false;
+
+        if (text[at] == ' ' || text[at] == '(' || text[at] == ')') {
+            at++;
+            continue;
+        }
+        while (at < len && text[at] != ' ' && text[at] != '(' && text[at] != ')')
+            at++;
+        for (size_t w = 1; w < WORDS && !known; w++)
+            known = strlen(words[w]) == at - from && !memcmp(words[w], text + from, at - from);
+        if (!known)
+            return pd_fail(why, PD_ERR_INVALID,
+                           "'%.*s' is no token of ListOps: [MIN, [MAX, [MED, [SM, ] and digits are",
+                           (int)(at - from < 40 ? at - from : 40), text + from);
+        if (out->len)
+            pd_buf_str(out, " ");
+        pd_buf_append(out, text + from, at - from);
+    }
+    return PD_OK;
+}
+
 /* Every word, the one of id 0 first: the more often it stands there. */
 static enum pd_err listops_words(struct data_tokenizer **ret, struct pd_why *why)
 {
-    static const char *const words[] = {"<pad>", "[MIN", "[MAX", "[MED", "[SM", "]", "0", "1",
-                                        "2",     "3",    "4",    "5",    "6",   "7", "8", "9"};
-    const size_t count = sizeof words / sizeof *words;
+    const size_t count = WORDS;
     struct pd_buf text;
     enum pd_err err;
 
@@ -140,7 +167,8 @@ static enum pd_err listops_words(struct data_tokenizer **ret, struct pd_why *why
 
 #define SIDE_LEAST 16
 #define SIDE_MOST 64
-#define DASH 2 /* places of a dash; one place parts it from the next */
+#define SIDE_USUAL 32 /* of the Long Range Arena */
+#define DASH 2        /* places of a dash; one place parts it from the next */
 #define BRIGHT 255
 #define DIM 191  /* of dashes: three quarters of a mark's */
 #define APART 2  /* dark places between two curves: more than within one */
@@ -270,7 +298,9 @@ int data_sequences_side(int64_t context)
 {
     const int side = (int)floor(sqrt((double)context) + 0.5);
 
-    return (int64_t)side * side == context && side >= SIDE_LEAST && side <= SIDE_MOST ? side : 0;
+    if ((int64_t)side * side == context && side >= SIDE_LEAST && side <= SIDE_MOST)
+        return side;
+    return context > 0 && context % (SIDE_USUAL * SIDE_USUAL) == 0 ? SIDE_USUAL : 0;
 }
 
 /* ---- both ---- */
@@ -278,16 +308,17 @@ int data_sequences_side(int64_t context)
 enum pd_err data_sequences_check(const struct data_sequences *s, struct pd_why *why)
 {
     if (s->kind == DATA_SET_PATHFINDER_GEN && !data_sequences_side(s->context))
-        return pd_fail(
-            why, PD_ERR_INVALID,
-            "#/data/context: %lld tokens are no square picture of %d to %d pixels a side: 256, 1024, ...",
-            (long long)s->context, SIDE_LEAST, SIDE_MOST);
+        return pd_fail(why, PD_ERR_INVALID,
+                       "#/data/context: %lld tokens are no square picture of %d to %d pixels a side: 256, "
+                       "1024, ...; a multiple "
+                       "of 1024 begins with one of 1024",
+                       (long long)s->context, SIDE_LEAST, SIDE_MOST);
     return PD_OK;
 }
 
 enum pd_err data_sequences_tokenizer(enum data_dataset kind, struct data_tokenizer **ret, struct pd_why *why)
 {
-    return kind == DATA_SET_LISTOPS_GEN ? listops_words(ret, why) : data_tokenizer_ids_new(256, ret, why);
+    return kind == DATA_SET_PATHFINDER_GEN ? data_tokenizer_ids_new(256, ret, why) : listops_words(ret, why);
 }
 
 enum pd_err data_sequence_make(const struct data_sequences *s, uint64_t number, struct pd_buf *out,

@@ -196,13 +196,15 @@ size_t data_warnings(const struct data_set *set, struct data_warning ret[DATA_WA
     }
     if (set->cut_texts) {
         struct data_warning *w = &ret[n++];
-        int64_t texts = i->count[DATA_TRAIN] + i->count[DATA_VAL] + i->count[DATA_TEST];
+        const int64_t texts = i->count[DATA_TRAIN] + i->count[DATA_VAL] + i->count[DATA_TEST];
+        const int32_t fit = i->context / (i->pairs ? 2 : 1), most = set->options.most,
+                      read = most > 0 && most < fit ? most : fit;
 
         *w = (struct data_warning){.kind = "cut_texts", .pointer = "#/data/context"};
         snprintf(w->fields, sizeof w->fields, "texts=%lld", (long long)set->cut_texts);
         snprintf(w->text, sizeof w->text,
                  "%lld of %lld texts have more than %d tokens: of these the first %d are read",
-                 (long long)set->cut_texts, (long long)texts, i->context, i->context);
+                 (long long)set->cut_texts, (long long)texts, read, read);
     }
     for (size_t k = 0; k < n; k++)
         clean(ret[k].text);
@@ -270,6 +272,11 @@ static const struct data_form *form_of(enum data_dataset dataset)
     case DATA_SET_LABELLED:
     case DATA_SET_LISTOPS_GEN:
     case DATA_SET_PATHFINDER_GEN:
+    case DATA_SET_LISTOPS:
+    case DATA_SET_IMDB:
+    case DATA_SET_AAN:
+    case DATA_SET_GREYS:
+    case DATA_SET_PAIRS:
         return &data_form_labelled;
     case DATA_SET_POINTS:
         return &data_form_points;
@@ -294,10 +301,13 @@ enum pd_err data_open(const struct data_options *o, bool headers_only, struct da
     set->form = form;
     set->info.kind = form->kind;
     set->info.context = images ? 0 : o->context;
+    set->info.pairs = o->dataset == DATA_SET_AAN || o->dataset == DATA_SET_PAIRS;
     if (images)
         err = check_images(o, why);
     else if (o->context < 1)
         err = pd_fail(why, PD_ERR_INVALID, "#/data/context: must be at least 1");
+    else if (set->info.pairs && o->context % 2)
+        err = pd_fail(why, PD_ERR_INVALID, "#/data/context: %d tokens are no two halves", o->context);
     if (err != PD_OK)
         goto out;
     switch (o->dataset) {
@@ -322,7 +332,14 @@ enum pd_err data_open(const struct data_options *o, bool headers_only, struct da
     case DATA_SET_LABELLED:
     case DATA_SET_LISTOPS_GEN:
     case DATA_SET_PATHFINDER_GEN:
+    case DATA_SET_LISTOPS:
+    case DATA_SET_IMDB:
+    case DATA_SET_AAN:
+    case DATA_SET_PAIRS:
         err = data_open_labelled(set, o, headers_only, why);
+        break;
+    case DATA_SET_GREYS:
+        err = data_open_greys(set, o, headers_only, why);
         break;
     case DATA_SET_POINTS:
         err = data_open_points(set, o, why);

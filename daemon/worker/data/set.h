@@ -149,6 +149,8 @@ PD_NODISCARD enum pd_err data_open_labelled(struct data_set *set, const struct d
                                             bool headers_only, struct pd_why *why);
 PD_NODISCARD enum pd_err data_open_points(struct data_set *set, const struct data_options *o,
                                           struct pd_why *why);
+PD_NODISCARD enum pd_err data_open_greys(struct data_set *set, const struct data_options *o,
+                                         bool headers_only, struct pd_why *why);
 /* Frees what data_open_labelled kept of the samples; the set stays good for its facts. */
 void data_labelled_done(struct data_set *set);
 

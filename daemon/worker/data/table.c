@@ -22,7 +22,7 @@ struct reading {
     const char *at, *end;
     int64_t line; /* of `at` */
     int64_t rows;
-    int columns, label_column, text_column;
+    int columns, label_column, text_column, texts;
     struct pd_buf label, text; /* of the row */
 };
 
@@ -117,7 +117,8 @@ static enum pd_err take_column(struct reading *r, struct pd_buf *to, bool *ret_l
 /* The header row: which columns are ours. */
 static enum pd_err read_header(struct reading *r, struct pd_why *why)
 {
-    static const char *const wanted[] = {"label", "text"};
+    const char *const wanted[] = {r->table->label ? r->table->label : "label",
+                                  r->table->text ? r->table->text : "text"};
     int *const column[] = {&r->label_column, &r->text_column};
     struct pd_buf name, names;
     const int64_t line = r->line;
@@ -155,6 +156,16 @@ static enum pd_err read_header(struct reading *r, struct pd_why *why)
     return err;
 }
 
+/* Without a header row: what the table says. */
+static enum pd_err fixed_columns(struct reading *r)
+{
+    r->columns = r->table->columns;
+    r->texts = r->table->texts;
+    r->label_column = 0;
+    r->text_column = r->columns - r->texts;
+    return PD_OK;
+}
+
 static enum pd_err hand_out(struct reading *r, int64_t line, struct pd_why *why)
 {
     struct data_row row = {.line = line,
@@ -176,24 +187,26 @@ static enum pd_err read_columns(struct reading *r, struct pd_why *why)
     skip_blank_lines(r);
     if (r->at == r->end)
         return pd_fail(why, PD_ERR_INVALID,
-                       "'%s' is empty: it begins with a header row that names the columns 'label' and 'text'",
-                       r->table->name);
-    err = read_header(r, why);
+                       "'%s' is empty: it begins with a header row that names the columns '%s' and '%s'",
+                       r->table->name, r->table->label ? r->table->label : "label",
+                       r->table->text ? r->table->text : "text");
+    err = r->table->columns ? fixed_columns(r) : read_header(r, why);
     for (skip_blank_lines(r); err == PD_OK && r->at < r->end; skip_blank_lines(r)) {
         const int64_t line = r->line;
         bool last = false;
         int columns = 0;
 
         r->label.len = r->text.len = 0;
-        for (; err == PD_OK && !last; columns++)
-            err = take_column(r,
-                              columns == r->label_column  ? &r->label
-                              : columns == r->text_column ? &r->text
-                                                          : NULL,
-                              &last, why);
+        for (; err == PD_OK && !last; columns++) {
+            const bool text = columns >= r->text_column && columns < r->text_column + r->texts;
+
+            if (text && columns > r->text_column)
+                keep(&r->text, "\t", 1);
+            err = take_column(r, columns == r->label_column ? &r->label : text ? &r->text : NULL, &last, why);
+        }
         if (err == PD_OK && columns != r->columns)
-            err = wrong(r, line, why, "%d column%s, the header names %d", columns, columns == 1 ? "" : "s",
-                        r->columns);
+            err = wrong(r, line, why, "%d column%s, %s %d", columns, columns == 1 ? "" : "s",
+                        r->table->columns ? "and each line has" : "the header names", r->columns);
         if (err == PD_OK)
             err = hand_out(r, line, why);
     }
@@ -258,7 +271,8 @@ enum pd_err data_table_read(const struct data_table *table, const void *bytes, s
                         .end = (const char *)bytes + len,
                         .line = 1,
                         .label_column = -1,
-                        .text_column = -1};
+                        .text_column = -1,
+                        .texts = 1};
     enum pd_err err;
 
     pd_buf_init(&r.label, 0);

@@ -17,6 +17,10 @@ struct data_row {
 struct data_table {
     const char *name; /* of the file, for errors */
     enum job_table form;
+    const char *label, *text; /* names of the columns in a header row; NULL: "label" and "text" */
+    /* TSV, CSV: above 0 there is no header row, but so many columns in each; the first is the label, the last `texts`
+     * (1 or 2) are the text, joined by a tab. */
+    int columns, texts;
     int64_t until_us; /* as in struct data_options */
     enum pd_err (*row)(void *user, const struct data_row *row, struct pd_why *why);
     void *user;

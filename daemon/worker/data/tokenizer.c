@@ -24,7 +24,7 @@ static const char end_of_text[] = "<|endoftext|>";
 
 const char *data_tokenizer_kind_name(enum data_tokenizer_kind kind)
 {
-    static const char *const names[] = {"bytes", "chars", "words", "gpt2_bpe", "ids"};
+    static const char *const names[] = {"bytes", "chars", "words", "gpt2_bpe", "ids", "padded_bytes"};
 
     return names[kind];
 }
@@ -191,6 +191,18 @@ enum pd_err data_tokenizer_bytes_new(struct data_tokenizer **ret, struct pd_why 
         len[i] = 1;
     }
     return make(DATA_TOKENIZER_BYTES, bytes, len, 256, ret, why);
+}
+
+enum pd_err data_tokenizer_padded_bytes_new(struct data_tokenizer **ret, struct pd_why *why)
+{
+    uint8_t bytes[256];
+    uint32_t len[257] = {0};
+
+    for (int i = 0; i < 256; i++) {
+        bytes[i] = (uint8_t)i;
+        len[i + 1] = 1;
+    }
+    return make(DATA_TOKENIZER_PADDED_BYTES, bytes, len, 257, ret, why);
 }
 
 /* ---- UTF-8 ---- */
@@ -497,13 +509,15 @@ static enum pd_err encode_ids(const struct data_tokenizer *t, const uint8_t *p, 
             i++;
             continue;
         }
-        for (; i < len && p[i] >= '0' && p[i] <= '9' && id < t->count; i++)
+        for (; i < len && p[i] >= '0' && p[i] <= '9' && id < (int64_t)1e15; i++)
             id = 10 * id + (p[i] - '0');
-        if (i == from || id >= t->count || (i < len && p[i] != ' ' && p[i] != '\n'))
-            return pd_fail(
-                why, PD_ERR_INVALID,
-                "this model has no tokenizer: text is ids from 0 to %d with blanks between, such as \"3 17\"",
-                t->count - 1);
+        if (i > from && id >= t->count)
+            return pd_fail(why, PD_ERR_INVALID, "id %lld is beyond the vocabulary, whose ids are 0 to %d",
+                           (long long)id, t->count - 1);
+        if (i == from || (i < len && p[i] != ' ' && p[i] != '\n'))
+            return pd_fail(why, PD_ERR_INVALID,
+                           "the text is to be ids from 0 to %d with blanks between, such as \"3 17\"",
+                           t->count - 1);
         if (data_ids_add(out, (int32_t)id) != PD_OK)
             return pd_fail(why, PD_ERR_NOMEM, "no memory for tokens");
     }
@@ -554,8 +568,9 @@ enum pd_err data_tokenizer_encode(const struct data_tokenizer *t, const void *te
 
     switch (t->kind) {
     case DATA_TOKENIZER_BYTES:
+    case DATA_TOKENIZER_PADDED_BYTES:
         for (size_t i = 0; i < len; i++)
-            if (data_ids_add(out, p[i]) != PD_OK)
+            if (data_ids_add(out, p[i] + (t->kind == DATA_TOKENIZER_PADDED_BYTES)) != PD_OK)
                 return pd_fail(why, PD_ERR_NOMEM, "no memory for tokens");
         return PD_OK;
     case DATA_TOKENIZER_CHARS:
@@ -628,9 +643,9 @@ enum pd_err data_tokenizer_load(const void *from, size_t len, struct data_tokeni
     kind = get(p + 8);
     count = get(p + 12);
     merges = get(p + 16);
-    if (kind > DATA_TOKENIZER_IDS || !count || count > DATA_VOCAB_MAX || merges > DATA_VOCAB_MAX ||
+    if (kind > DATA_TOKENIZER_PADDED_BYTES || !count || count > DATA_VOCAB_MAX || merges > DATA_VOCAB_MAX ||
         (merges && kind != DATA_TOKENIZER_GPT2_BPE) || (kind == DATA_TOKENIZER_BYTES && count != 256) ||
-        len - 20 < 4ull * count)
+        (kind == DATA_TOKENIZER_PADDED_BYTES && count != 257) || len - 20 < 4ull * count)
         return pd_fail(why, PD_ERR_CORRUPT, "the tokenizer's header is impossible");
     lens = malloc(count * sizeof *lens);
     if (!lens)
@@ -638,7 +653,8 @@ enum pd_err data_tokenizer_load(const void *from, size_t len, struct data_tokeni
     for (uint32_t i = 0; i < count; i++) {
         lens[i] = get(p + 20 + 4 * (size_t)i);
         total += lens[i];
-        if (lens[i] > TOKEN_BYTES_MAX + 1 || (!lens[i] && kind != DATA_TOKENIZER_GPT2_BPE)) {
+        if (lens[i] > TOKEN_BYTES_MAX + 1 ||
+            (!lens[i] && kind != DATA_TOKENIZER_GPT2_BPE && kind != DATA_TOKENIZER_PADDED_BYTES)) {
             err = pd_fail(why, PD_ERR_CORRUPT, "token %u has an impossible length", i);
             goto out;
         }
@@ -655,6 +671,9 @@ enum pd_err data_tokenizer_load(const void *from, size_t len, struct data_tokeni
     for (uint32_t i = 0; kind == DATA_TOKENIZER_BYTES && i < 256; i++)
         if (lens[i] != 1 || (uint8_t)t->bytes[i] != i)
             err = pd_fail(why, PD_ERR_CORRUPT, "the tokenizer's byte %u is another", i);
+    for (uint32_t i = 0; kind == DATA_TOKENIZER_PADDED_BYTES && err == PD_OK && i < 257; i++)
+        if (lens[i] != (i > 0) || (i && (uint8_t)t->bytes[i - 1] != i - 1))
+            err = pd_fail(why, PD_ERR_CORRUPT, "the tokenizer's id %u is another", i);
     for (uint32_t i = 0; kind == DATA_TOKENIZER_IDS && err == PD_OK && i < count; i++)
         if (!is_id(t, (int32_t)i))
             err = pd_fail(why, PD_ERR_CORRUPT, "the tokenizer's id %u is another", i);

@@ -1,4 +1,4 @@
-/* daemon/worker/data/tokenizer.h: text to token ids and back, one interface for five ways of cutting it.
+/* daemon/worker/data/tokenizer.h: text to token ids and back, one interface for six ways of cutting it.
  *
  *   bytes     ids 0..255
  *   chars     the distinct UTF-8 characters of a text, in code point order
@@ -6,6 +6,7 @@
  *             with <eos>, and what is not in the list is <unk>
  *   gpt2_bpe  GPT-2's byte-level byte-pair encoding, from its published files
  *   ids       no text at all: "3 17" are the ids 3 and 17; of a model that came without a tokenizer
+ *   padded_bytes  id 0 is padding, and a byte b is the id b + 1, as in the Long Range Arena
  *
  * A tokenizer is read-only once made and may be used by several threads. It serialises to bytes, which a
  * checkpoint carries as the U8 tensor DATA_TOKENIZER_TENSOR: a served model needs no other file. A
@@ -27,7 +28,8 @@ enum data_tokenizer_kind {
     DATA_TOKENIZER_CHARS,
     DATA_TOKENIZER_WORDS,
     DATA_TOKENIZER_GPT2_BPE,
-    DATA_TOKENIZER_IDS /* no data set is read so */
+    DATA_TOKENIZER_IDS,         /* of generated pictures, and of models without a tokenizer */
+    DATA_TOKENIZER_PADDED_BYTES /* of texts of the Long Range Arena */
 };
 
 struct data_tokenizer;
@@ -36,6 +38,7 @@ struct data_tokenizer;
 PD_NODISCARD enum pd_err data_tokenizer_bytes_new(struct data_tokenizer **ret, struct pd_why *why);
 PD_NODISCARD enum pd_err data_tokenizer_chars_new(const void *text, size_t len, struct data_tokenizer **ret,
                                                   struct pd_why *why);
+PD_NODISCARD enum pd_err data_tokenizer_padded_bytes_new(struct data_tokenizer **ret, struct pd_why *why);
 /* At most `most` words (0 = all), <eos> and <unk> included. */
 PD_NODISCARD enum pd_err data_tokenizer_words_new(const void *text, size_t len, size_t most,
                                                   struct data_tokenizer **ret, struct pd_why *why);
@@ -59,7 +62,7 @@ PD_NODISCARD enum pd_err data_tokenizer_load(const void *bytes, size_t len, stru
 struct data_tokenizer *data_tokenizer_free(struct data_tokenizer *t);
 
 enum data_tokenizer_kind data_tokenizer_kind(const struct data_tokenizer *t);
-/* "bytes", "chars", "words", "gpt2_bpe", "ids"; static. */
+/* "bytes", "chars", "words", "gpt2_bpe", "ids", "padded_bytes"; static. */
 const char *data_tokenizer_kind_name(enum data_tokenizer_kind kind);
 /* Ids are 0 .. vocab-1. */
 int32_t data_tokenizer_vocab(const struct data_tokenizer *t);

@@ -47,7 +47,8 @@ static enum pd_err open_graphs(struct serve *s, struct pd_why *why)
     if (err != PD_OK)
         return err;
     return serve_classes_open(s, 1, (int32_t)s->info.positions,
-                              (struct serve_input[]){{"input", s->input}, {"last", s->pick}}, 2, why);
+                              (struct serve_input[]){{"input", s->input}, {"last", s->pick}},
+                              model_spec(s->model)->pairs ? 1 : 2, why);
 }
 
 size_t serve_text_ints(const struct serve *s)
@@ -64,24 +65,43 @@ int64_t serve_texts_max(const struct serve *s)
     return fit < 1 ? 1 : fit < SERVE_TEXTS_MAX ? fit : SERVE_TEXTS_MAX;
 }
 
-enum pd_err serve_text_read(const struct serve *s, const void *text, size_t len, int32_t *to,
-                            struct pd_why *why)
+/* The tokens of a text; *ret_count: how many. */
+static enum pd_err put_tokens(const struct serve *s, const char *text, size_t len, int32_t *to,
+                              int32_t *ret_count, struct pd_why *why)
 {
-    const size_t most = (size_t)s->info.positions;
+    const size_t most = (size_t)s->info.positions / (model_spec(s->model)->pairs ? 2 : 1);
     struct data_ids ids = {0};
     enum pd_err err = data_tokenizer_encode(s->tokenizer, text, len, false, &ids, why);
 
     /* What averages over all its positions has no use for a beginning of a sequence. */
     if (err == PD_OK && model_spec(s->model)->landmarks && ids.count > most)
-        err = pd_fail(why, PD_ERR_INVALID, "%zu tokens, and the model has %zu positions", ids.count, most);
+        err = pd_fail(why, PD_ERR_INVALID, "%zu tokens, and the model has %zu positions%s", ids.count, most,
+                      model_spec(s->model)->pairs ? " for each text" : "");
     if (err == PD_OK) {
-        to[0] = (int32_t)(ids.count < most ? ids.count : most);
-        memset(to + 1, 0, most * sizeof *to);
+        *ret_count = (int32_t)(ids.count < most ? ids.count : most);
         if (ids.count)
-            memcpy(to + 1, ids.items, (size_t)to[0] * sizeof *to);
+            memcpy(to, ids.items, (size_t)*ret_count * sizeof *to);
     }
     free(ids.items);
     return err;
+}
+
+enum pd_err serve_text_read(const struct serve *s, const void *text, size_t len, int32_t *to,
+                            struct pd_why *why)
+{
+    const bool pairs = model_spec(s->model)->pairs;
+    const char *tab = pairs ? memchr(text, '\t', len) : NULL;
+    const size_t first = tab ? (size_t)(tab - (const char *)text) : len;
+    enum pd_err err;
+
+    if (pairs && !tab)
+        return pd_fail(why, PD_ERR_INVALID,
+                       "the model reads two texts with a tab between them; there is no tab");
+    memset(to, 0, serve_text_ints(s) * sizeof *to);
+    err = put_tokens(s, text, first, to + 1, &to[0], why);
+    return err == PD_OK && tab
+               ? put_tokens(s, tab + 1, len - first - 1, to + 1 + s->info.positions / 2, &to[0], why)
+               : err;
 }
 
 /* As training does: padding on the right, and one token of it where a text has none. */
@@ -120,6 +140,7 @@ static void put_signature(const struct serve *s, struct pd_buf *out)
     serve_put_classes(s, out);
     pd_json_kv_int(out, "vocabulary", data_tokenizer_vocab(s->tokenizer));
     pd_json_kv_int(out, "context", s->info.positions);
+    pd_json_kv_bool(out, "pairs", model_spec(s->model)->pairs);
 }
 
 const struct serve_kind serve_kind_classify_text = {

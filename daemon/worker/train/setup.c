@@ -112,6 +112,9 @@ static enum pd_err open_data(struct train_setup *s, const struct job_config *c, 
         .context = (int32_t)c->data.context,
         .depth = (int32_t)c->data.depth,
         .min_tokens = (int32_t)c->data.min_tokens,
+        .most = c->data.lra_len == JOB_LRA_LEN_REFERENCE
+                    ? (int32_t)job_dataset_info((enum job_dataset)c->data.dataset)->cut
+                    : 0,
         .tokenizer = (enum data_tokenizer_kind)c->data.tokenizer,
         .tokenizer_path = c->data.tokenizer_path,
         .height = (int32_t)c->data.image_size[0],

@@ -166,6 +166,12 @@ static struct pk_val separate_factors(struct net *n, struct pk_val y, const char
     return pk_mul(n->g, y, c[0]);
 }
 
+/* Of pairs, what belongs to the first sequences: the probe tells of these. */
+static struct pk_val firsts(struct net *n, struct pk_val x)
+{
+    return n->m->spec.pairs && n->batch > 1 && x.id ? pk_slice(n->g, x, 0, 0, n->batch / 2) : x;
+}
+
 /* What a probe tells of a module: of F2 and the landmarks, or of attention itself. */
 static void probe(struct net *n, size_t at, const struct net_nystrom *r, struct pk_val x, struct pk_val q,
                   struct pk_val k, struct pk_attention_spec spec)
@@ -174,16 +180,17 @@ static void probe(struct net *n, size_t at, const struct net_nystrom *r, struct 
     const struct model_spec *s = &n->m->spec;
 
     if (!r->f2.id) {
-        n->stats[at] =
-            pk_attention_stats(n->g, pk_permute(n->g, q, order), pk_permute(n->g, k, order), x, spec);
+        spec.mask = firsts(n, spec.mask);
+        n->stats[at] = pk_attention_stats(n->g, firsts(n, pk_permute(n->g, q, order)),
+                                          firsts(n, pk_permute(n->g, k, order)), firsts(n, x), spec);
         return;
     }
     if (s->apply == MODEL_APPLY_F1F3)
         spec = (struct pk_attention_spec){.phi = pk_phi_find("softmax"), .scale = 1};
     spec.mask = PK_NONE;
     x = net_landmarks(n->g, pk_reshape(n->g, x, PK_SHAPE(n->batch, n->tokens, 1, s->width)), s->landmarks);
-    n->stats[at] = pk_attention_stats(n->g, r->q, r->k,
-                                      pk_reshape(n->g, x, PK_SHAPE(n->batch, s->landmarks, s->width)), spec);
+    x = pk_reshape(n->g, x, PK_SHAPE(n->batch, s->landmarks, s->width));
+    n->stats[at] = pk_attention_stats(n->g, firsts(n, r->q), firsts(n, r->k), firsts(n, x), spec);
     pk_graph_exact(n->g, true);
     n->residual[at] = net_inverse_residual(n->g, r->f2, r->z);
     pk_graph_exact(n->g, false);
@@ -333,6 +340,7 @@ static enum pd_err from_config(const struct job_config *c, struct model_spec *s,
     s->zero_pads = c->data.zero_is_padding;
     s->pool = c->model.pool == JOB_POOL_CLS ? MODEL_POOL_CLS : MODEL_POOL_MEAN;
     s->vocab += s->pool == MODEL_POOL_CLS; /* the last id is the class token */
+    s->pairs = job_dataset_info((enum job_dataset)c->data.dataset)->pairs;
     return PD_OK;
 }
 

@@ -27,6 +27,21 @@ static void test_nystrom_has_its_own_defaults(void **state)
     done(&p);
 }
 
+static void test_pairs_have_half_the_context_each(void **state)
+{
+    (void)state;
+    want_only("{\"model\":{\"preset\":\"nystrom_lra\",\"context\":96,\"landmarks\":32},\"data\":{\"dataset\":"
+              "\"aan\",\"path\":\"a/b\"},\"train\":{\"steps\":4}}",
+              "#/model/landmarks",
+              "must divide half of model.context, a sequence of each pair: 32 landmarks, 48");
+    want_only("{\"model\":{\"preset\":\"nystrom_lra\",\"context\":97},\"data\":{\"dataset\":"
+              "\"aan\",\"path\":\"a/b\"},\"train\":{\"steps\":4}}",
+              "#/model/context", "must be even, and is 97");
+    want_only("{\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"aan\",\"path\":\"a/b\"},"
+              "\"train\":{\"steps\":4}}",
+              "#/data/dataset", "holds pairs of texts, and a gpt reads one text");
+}
+
 static void test_nystrom_n_is_the_context(void **state)
 {
     struct parsed p = want_ok(POLY(""));
@@ -36,6 +51,67 @@ static void test_nystrom_n_is_the_context(void **state)
     assert_true(g->attention.n == 128);
     assert_true(g->attention.c0 == 1 / sqrt(128));
     done(&p);
+}
+
+static void test_nystrom_length_follows_the_arena(void **state)
+{
+    static const struct {
+        const char *set;
+        int64_t reference, paper;
+    } cases[] = {
+        {"\"listops\",\"path\":\"a/b.tsv\"", 2048, 512}, {"\"imdb\",\"path\":\"a/b\"", 1024, 1024},
+        {"\"aan\",\"path\":\"a/b\"", 8192, 4096},        {"\"text_pairs\",\"path\":\"a/b\"", 8192, 4096},
+        {"\"lra_image\",\"path\":\"a/b\"", 1024, 4096},  {"\"pathfinder_gen\"", 1024, 8192},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int paper = 0; paper < 2; paper++) {
+            char doc[300];
+            struct parsed p;
+
+            snprintf(doc, sizeof doc,
+                     "{\"model\":{\"preset\":\"nystrom_lra\"},\"data\":{\"dataset\":%s%s},\"train\":{"
+                     "\"steps\":4}}",
+                     cases[i].set, paper ? ",\"lra_len\":\"paper\"" : "");
+            p = want_ok(doc);
+            assert_int_equal(job_first(p.job)->config.model.context,
+                             paper ? cases[i].paper : cases[i].reference);
+            done(&p);
+        }
+}
+
+static void test_nystrom_recipes_are_the_authors(void **state)
+{
+    static const struct {
+        const char *recipe;
+        int64_t batch, warmup, steps, every;
+    } cases[] = {{"lra_listops", 32, 1000, 5000, 50},
+                 {"lra_text", 32, 8000, 20000, 500},
+                 {"lra_retrieval", 32, 800, 30000, 300},
+                 {"lra_image", 256, 175, 35000, 175},
+                 {"lra_pathfinder", 256, 312, 62400, 312}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char doc[200];
+        struct parsed p;
+        const struct job_train *t;
+
+        snprintf(doc, sizeof doc, "{\"recipe\":\"%s\",\"model\":{\"preset\":\"nystrom_lra\"}%s}",
+                 cases[i].recipe, i == 4 ? "" : ",\"data\":{\"path\":\"a/b\"}");
+        p = want_ok(doc);
+        t = &job_first(p.job)->config.train;
+        assert_int_equal(t->batch, cases[i].batch);
+        assert_int_equal(t->schedule.warmup_steps, cases[i].warmup);
+        assert_int_equal(t->steps, cases[i].steps);
+        assert_int_equal(t->eval_every, cases[i].every);
+        assert_int_equal(t->schedule.name, JOB_SCHEDULE_ONE_CYCLE);
+        assert_true(t->optimizer.lr == 1e-4 && t->optimizer.eps == 1e-6 && t->optimizer.weight_decay == 0);
+        assert_true(t->schedule.beta1[0] == 0.95 && t->schedule.beta1[1] == 0.85 && t->dropout == 0.1);
+        assert_true(fabs(t->schedule.min_lr - 4e-10) < 1e-20);
+        done(&p);
+    }
 }
 
 static void test_what_nystrom_has_not_is_named(void **state)
@@ -75,7 +151,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nystrom_has_its_own_defaults),
+        cmocka_unit_test(test_pairs_have_half_the_context_each),
         cmocka_unit_test(test_nystrom_n_is_the_context),
+        cmocka_unit_test(test_nystrom_length_follows_the_arena),
+        cmocka_unit_test(test_nystrom_recipes_are_the_authors),
         cmocka_unit_test(test_what_nystrom_has_not_is_named),
     };
 

@@ -207,9 +207,7 @@ static void set_schedule(struct train_setup *s, const struct job_config *c)
                                                         : TRAIN_CURVE_COSINE,
         .warm_form = from->warmup_form == JOB_WARMUP_TIMM ? TRAIN_WARM_TIMM : TRAIN_WARM_NANOGPT,
         .lr = c->train.optimizer.lr,
-        .warmup_lr = from->warmup_lr > 0 || from->name != JOB_SCHEDULE_ONE_CYCLE
-                         ? from->warmup_lr
-                         : c->train.optimizer.lr / ONE_CYCLE_RISE,
+        .warmup_lr = from->warmup_lr,
         .min_lr = from->min_lr,
         .warm = (double)c->bound.warmup_steps,
         .total = (double)c->bound.steps,
@@ -220,6 +218,8 @@ static void set_schedule(struct train_setup *s, const struct job_config *c)
         .factor = from->factor,
         .beta1 = {from->beta1[0], from->beta1[1]},
     };
+    if (to->curve == TRAIN_CURVE_ONE_CYCLE && !(to->warmup_lr > 0))
+        to->warmup_lr = to->lr / ONE_CYCLE_RISE;
     if (from->per == JOB_PER_EPOCH && c->bound.steps_per_epoch > 1) {
         to->steps_per_unit = c->bound.steps_per_epoch;
         to->warm /= (double)to->steps_per_unit;

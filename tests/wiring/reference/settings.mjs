@@ -63,7 +63,8 @@ export function settings(job, data) {
     const placement = norm.placement ?? preset.placement ?? 'S1', deep = /^S[2-5]$/.test(placement);
     const activation = attention.activation ?? 'softmax', scale = attention.scale ?? 'fixed';
     const pool = model.pool ?? preset.pool ?? (xcit || arch === 'deit' ? 'cls' : 'mean'), bias = model.bias ?? preset.bias ?? true;
-    const context = model.context ?? preset.context ?? 256;
+    const arena = nystrom ? { listops_gen: [2048, 512], pathfinder_gen: [1024, 8192] }[job.data?.dataset] : undefined;
+    const context = model.context ?? preset.context ?? arena?.[job.data?.lra_len === 'paper' ? 1 : 0] ?? 256;
     const patch = tokens ? [0, 0] : pair(model.patch ?? preset.patch ?? [largestDivisor(data.height), largestDivisor(data.width)]);
     const patches = tokens ? 0 : data.height / patch[0] * (data.width / patch[1]);
     const length = job.data?.context ?? context;

@@ -47,7 +47,7 @@ const char *job_template_text(size_t i, size_t *ret_len);
  */
 PD_NODISCARD enum pd_err job_templates_json(struct pd_buf *ret_json, struct pd_why *why);
 
-#define JOB_TEMPLATE_JOBS 4 /* most of one variant */
+#define JOB_TEMPLATE_JOBS 5 /* most of one variant */
 
 /* A request that names a template, as the documents that it stands for. */
 struct job_template_docs {

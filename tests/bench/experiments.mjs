@@ -26,6 +26,7 @@ const groups = {
     attention: { minutes: 11, names: ['E02', 'E03'] },
     sigmoid: { minutes: 9, names: ['E17'] },
     equations: { minutes: 20, names: ['E10'] },
+    sequences: { minutes: 20, names: ['E08'] },
     deep: { minutes: 17, names: ['E14'] },
 };
 

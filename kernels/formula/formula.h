@@ -125,7 +125,7 @@ PD_NODISCARD enum pd_err pk_formula_slope_text(struct pk_formula *f, enum pk_for
 /* ---- programs ---- */
 
 enum pk_formula_op {
-#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch)         \
+#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch, graph)  \
     PK_FO_##id,
 #define FORMULA_MEANING(name, arity, text)
 #include "kernels/formula/functions.def"

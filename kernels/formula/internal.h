@@ -29,7 +29,7 @@ int num_compare(struct num a, struct num b);
 /* ---- functions ---- */
 
 enum fn {
-#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch) FN_##id,
+#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch, graph) FN_##id,
 #define FORMULA_MEANING(name, arity, text)
 #include "kernels/formula/functions.def"
 #undef FORMULA_FUNCTION
@@ -53,7 +53,7 @@ struct fn_row {
 };
 extern const struct fn_row fn_rows[FN_COUNT];
 /* interval.c: the functions that the rows name. */
-#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval_of, cpu, cuda, latex, torch)      \
+#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval_of, cpu, cuda, latex, torch, graph) \
     struct interval interval_of(const struct fn_row *f, const struct interval *in);
 #define FORMULA_MEANING(name, arity, text)
 #include "kernels/formula/functions.def"

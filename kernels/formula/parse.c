@@ -11,7 +11,7 @@
 
 #define SYMMETRY(x) SYMMETRY_##x
 #define FORMULA_MEANING(name, arity, text)
-#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch)         \
+#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch, graph)  \
     static double value_##id(double a, double b, double c)                                                   \
     {                                                                                                        \
         (void)b;                                                                                             \
@@ -22,7 +22,7 @@
 #undef FORMULA_FUNCTION
 
 const struct fn_row fn_rows[FN_COUNT] = {
-#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch)         \
+#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch, graph)  \
     {name, slope, cuda, latex, torch, arity, SYMMETRY(symmetry), value_##id, interval},
 #include "kernels/formula/functions.def"
 #undef FORMULA_FUNCTION
@@ -33,7 +33,7 @@ static const struct {
     const char *name, *text;
     int arity;
 } meanings[] = {
-#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch)
+#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch, graph)
 #define FORMULA_MEANING(name, arity, text) {name, text, arity},
 #include "kernels/formula/functions.def"
 #undef FORMULA_FUNCTION

@@ -28,11 +28,45 @@ static struct pk_val operand(const struct scene *s, const struct pk_formula_prog
     return s->leaf[-1 - o];
 }
 
+/* op of a > 0; where a is not, a constant, so that a branch that is not taken has a derivative of 0 and not 0 / 0. */
+static struct pk_val above_zero(const struct scene *s, enum pk_ex op, struct pk_val a, double at_zero)
+{
+    struct pk_graph *g = s->g;
+    struct pk_val above = pk_gt(g, a, number(s, 0));
+
+    return pk_select(g, above, pk_unary(g, op, pk_select(g, above, a, number(s, 1))),
+                     pk_select(g, pk_gt(g, number(s, 0), a), number(s, NAN), number(s, at_zero)));
+}
+
+/* a / b, likewise where b is 0. */
+static struct pk_val quotient(const struct scene *s, struct pk_val a, struct pk_val b)
+{
+    struct pk_graph *g = s->g;
+    struct pk_val zero = pk_eq(g, b, number(s, 0)), sign;
+
+    sign = pk_sub(g, pk_gt(g, a, number(s, 0)), pk_gt(g, number(s, 0), a));
+    return pk_select(g, zero, pk_mul(g, sign, number(s, INFINITY)),
+                     pk_div(g, a, pk_select(g, zero, number(s, 1), b)));
+}
+
+/* Of a derivative of 0: a maximum over one element passes nothing back. Numbers beyond 2^30 are whole already, or nearly. */
+static struct pk_val floor_of(const struct scene *s, struct pk_val x)
+{
+    struct pk_graph *g = s->g;
+    struct pk_shape shape = pk_shape_of(g, x), one = shape;
+    struct pk_val cut = pk_cast(g, pk_cast(g, x, PK_I32), s->dtype), whole, small;
+
+    whole = pk_sub(g, cut, pk_gt(g, cut, x));
+    small = pk_gt(g, number(s, 1073741824.0), pk_unary(g, PK_EX_ABS, x));
+    one.dim[one.rank++] = 1;
+    return pk_maximum(g, pk_reshape(g, pk_select(g, small, whole, x), one), 1u << shape.rank, false);
+}
+
 static struct pk_val instruction(const struct scene *s, enum pk_formula_op op, int arg, struct pk_val a,
                                  struct pk_val b, struct pk_val c)
 {
     struct pk_graph *g = s->g;
-    struct pk_val zero = number(s, 0), base;
+    struct pk_val r = PK_NONE;
 
     switch (op) {
     case PK_FO_ADD:
@@ -42,66 +76,55 @@ static struct pk_val instruction(const struct scene *s, enum pk_formula_op op, i
     case PK_FO_MUL:
         return pk_mul(g, a, b);
     case PK_FO_DIV:
-        return pk_div(g, a, b);
+        return quotient(s, a, b);
     case PK_FO_NEG:
         return pk_scale(g, a, -1);
     case PK_FO_RECIP:
-        return pk_unary(g, PK_EX_RECIP, a);
+        return quotient(s, number(s, 1), a);
     case PK_FO_SQRT:
-        return pk_unary(g, PK_EX_SQRT, a);
+        return above_zero(s, PK_EX_SQRT, a, 0);
     case PK_FO_RSQRT:
-        return pk_unary(g, PK_EX_RSQRT, a);
+        return above_zero(s, PK_EX_RSQRT, a, INFINITY);
     case PK_FO_POWI:
         return pk_power(g, a, arg);
     case PK_FO_MULADD:
         return pk_add(g, pk_mul(g, a, b), c);
-    case PK_FO_ABS:
-        return pk_unary(g, PK_EX_ABS, a);
-    case PK_FO_SIGN:
-        return pk_sub(g, pk_gt(g, a, zero), pk_gt(g, zero, a));
-    case PK_FO_MAX:
-        return pk_max2(g, a, b);
-    case PK_FO_MIN:
-        return pk_scale(g, pk_max2(g, pk_scale(g, a, -1), pk_scale(g, b, -1)), -1);
-    case PK_FO_GT:
-        return pk_gt(g, a, zero);
-    case PK_FO_GE:
-        return pk_offset(g, pk_scale(g, pk_gt(g, zero, a), -1), 1);
-    case PK_FO_EQ:
-        return pk_eq(g, a, zero);
-    case PK_FO_WHERE:
-        return pk_select(g, a, b, c);
-    case PK_FO_EXP:
-        return pk_unary(g, PK_EX_EXP, a);
-    case PK_FO_EXPM1:
-        return pk_offset(g, pk_unary(g, PK_EX_EXP, a), -1);
-    case PK_FO_LOG:
-        return pk_unary(g, PK_EX_LOG, a);
-    case PK_FO_LOG1P:
-        return pk_unary(g, PK_EX_LOG, pk_offset(g, a, 1));
-    case PK_FO_TANH:
-        return pk_unary(g, PK_EX_TANH, a);
-    case PK_FO_SIGMOID:
-        return pk_unary(g, PK_EX_SIGMOID, a);
-    case PK_FO_SOFTPLUS: /* max(a, 0) + log(1 + e^-|a|) */
-        base = pk_unary(g, PK_EX_EXP, pk_scale(g, pk_unary(g, PK_EX_ABS, a), -1));
-        return pk_add(g, pk_max2(g, a, zero), pk_unary(g, PK_EX_LOG, pk_offset(g, base, 1)));
-    case PK_FO_ERF:
-        return pk_unary(g, PK_EX_ERF, a);
-    case PK_FO_SIN:
-        return pk_unary(g, PK_EX_SIN, a);
-    case PK_FO_COS:
-        return pk_unary(g, PK_EX_COS, a);
-    case PK_FO_POWER:
-        base = pk_select(g, pk_gt(g, a, zero), a, number(s, 1));
-        return pk_select(g, pk_gt(g, a, zero),
-                         pk_unary(g, PK_EX_EXP, pk_mul(g, b, pk_unary(g, PK_EX_LOG, base))),
-                         pk_eq(g, b, zero));
-    default:
-        return pk_graph_fail(g, PD_ERR_UNSUPPORTED,
-                             "a formula with floor() has no second derivative: it is not available "
-                             "as primitives");
+#define UNARY(op, x) pk_unary(g, PK_EX_##op, x)
+#define NUM(x) number(s, x)
+#define ADD(x, y) pk_add(g, x, y)
+#define SUB(x, y) pk_sub(g, x, y)
+#define MUL(x, y) pk_mul(g, x, y)
+#define NEG(x) pk_scale(g, x, -1)
+#define GT(x, y) pk_gt(g, x, y)
+#define EQ(x, y) pk_eq(g, x, y)
+#define MAX(x, y) pk_max2(g, x, y)
+#define WHERE(x, y, z) pk_select(g, x, y, z)
+#define FLOOR(x) floor_of(s, x)
+#define LOG(x) above_zero(s, PK_EX_LOG, x, -INFINITY)
+#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch, graph)  \
+    case PK_FO_##id:                                                                                         \
+        r = graph;                                                                                           \
+        break;
+#define FORMULA_MEANING(name, arity, text)
+#include "kernels/formula/functions.def"
+#undef FORMULA_FUNCTION
+#undef FORMULA_MEANING
+#undef UNARY
+#undef NUM
+#undef ADD
+#undef SUB
+#undef MUL
+#undef NEG
+#undef GT
+#undef EQ
+#undef MAX
+#undef WHERE
+#undef FLOOR
+#undef LOG
+    case PK_FO_COUNT:
+        break;
     }
+    return r;
 }
 
 static void run(const struct scene *s, const struct pk_formula_program *p, struct pk_val *ret)

@@ -7,7 +7,7 @@
 #include "kernels/backend/backend.h"
 
 #define RIG_MAX_IN 12
-#define RIG_MAX_OUT 5
+#define RIG_MAX_OUT 6
 
 struct rig_case {
     enum pk_op op;

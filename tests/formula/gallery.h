@@ -134,7 +134,7 @@ static const struct {
 };
 #define GALLERY ((int)(sizeof gallery / sizeof *gallery))
 
-static z *scalar(struct row *r, const char *name)
+static inline z *scalar(struct row *r, const char *name)
 {
     return name[0] == 'a'   ? &r->a
            : name[0] == 'b' ? &r->b

@@ -352,7 +352,7 @@ static void one_function(const char *name, int arity, double (*value)(double, do
 }
 
 #define FORMULA_MEANING(name, arity, text)
-#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch)         \
+#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch, graph)  \
     static double of_##id(double a, double b, double c)                                                      \
     {                                                                                                        \
         (void)b;                                                                                             \
@@ -365,7 +365,7 @@ static void one_function(const char *name, int arity, double (*value)(double, do
 static void test_formula_table_is_all_that_a_function_needs(void **state)
 {
     (void)state;
-#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch)         \
+#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch, graph)  \
     assert_true(strlen(#cpu) > 1 && strlen(cuda) > 1 && strlen(latex) > 1 && strlen(torch) > 1);             \
     if (name)                                                                                                \
         one_function(name, arity, of_##id);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/formula/formula.h"
 #include "tests/golden/golden.h"
 #include "tests/golden/attention.h"
 #include "tests/golden/bf16.h"
@@ -260,6 +261,97 @@ static void weights(struct gold *g, const struct pk_attr *attr, enum pk_dtype dt
     gold_compare_best(g, "attn", &a, "attn", gold_attention_rtol(g, &attr->attention, false), 0);
 }
 
+/* The activation as someone types it. */
+static void typed(struct gold *g, const struct pk_attention_attr *a, char *text, size_t size)
+{
+    const double alpha = gold_number(g, "alpha", a->phi == PK_PHI_RELU ? 1 : 0);
+    const char *factor = a->has_scale ? "a*" : "";
+
+    if (a->phi == PK_PHI_SOFTMAX)
+        snprintf(text, size, "softmax(s)");
+    else if (a->phi == PK_PHI_POLY)
+        snprintf(text, size, "%ss^%d*%.17g", factor, (int)a->degree, a->scale);
+    else if (a->phi == PK_PHI_RELU)
+        snprintf(text, size, "%srelu(s)*n^(-%g)", factor, alpha);
+    else if (a->bias != 0)
+        snprintf(text, size, "%ssigmoid(s - log(n))*n^(-%g)", factor, alpha);
+    else
+        snprintf(text, size, "%ssigmoid(s)*n^(-%g)", factor, alpha);
+}
+
+/* The same by FORMULA and FORMULA_BWD. */
+static void by_formula(struct gold *g, const struct pk_attr *attr, enum pk_dtype dtype)
+{
+    const struct pk_attention_attr *a = &attr->attention;
+    struct pk_formula_plan *plan = gold_alloc(g, sizeof *plan);
+    struct pk_view in[8], out[4], fwd[2], heads, go;
+    double rtol = gold_attention_rtol(g, a, false), grad = gold_attention_rtol(g, a, true);
+    struct pk_attr by = {.formula = {.plan = plan, .n = gold_number(g, "n_for_scale", 1), .layers = 1}};
+    struct pk_formula_fault fault;
+    struct pk_formula *f = NULL;
+    struct pd_why why = {{0}};
+    char text[128];
+    int64_t kept;
+    int n = 3;
+
+    typed(g, a, text, sizeof text);
+    if (pk_formula_parse(text, strlen(text), PK_FORMULA_ACTIVATION, a->causal, NULL, 0, &f, &fault) !=
+            PD_OK ||
+        pk_formula_plan(f, plan, &why) != PD_OK) {
+        gold_fail(g, "'%s': %s%s", text, fault.text, why.text);
+        pk_formula_free(f);
+        return;
+    }
+    pk_formula_free(f);
+    kept = plan->rows + plan->shift;
+    by.attention.phi = PK_PHI_SIGMOID; /* of the kind ALONE */
+    by.attention.tau = a->tau;
+    by.attention.scale = 1;
+    by.attention.causal = a->causal;
+    by.attention.has_scale = a->has_scale;
+    in[0] = gold_view(g, "q", dtype);
+    in[1] = gold_view(g, "k", dtype);
+    in[2] = gold_view(g, "v", dtype);
+    go = gold_view(g, "go", dtype);
+    if (!in[0].data || !in[1].data || !in[2].data || !go.data)
+        return;
+    if (a->has_scale) { /* one per layer: the same for every head, and its gradient is their sum */
+        in[n] = gold_view(g, "scale", dtype);
+        in[n].stride[1] = in[n].shape.dim[0] == 1 ? 0 : 1;
+        in[n].shape = PK_SHAPE(1, in[0].shape.dim[1]);
+        n++;
+    }
+    fwd[0] = gold_zeros(
+        g, dtype, PK_SHAPE(in[0].shape.dim[0], in[0].shape.dim[2], in[0].shape.dim[1], in[0].shape.dim[3]));
+    fwd[1] = gold_zeros(g, dtype, PK_SHAPE(in[0].shape.dim[0], in[0].shape.dim[1], kept, in[0].shape.dim[2]));
+    if (!gold_run(g, PK_OP_FORMULA, &by, in, n, fwd, 1 + (kept > 0)))
+        return;
+    heads = gold_swap_heads(&fwd[0]);
+    heads = gold_dense(g, &heads);
+    gold_compare_best(g, "formula o", &heads, "o", rtol, 0);
+    for (int i = 0; i < n; i++)
+        out[i] = gold_zeros(g, dtype, in[i].shape);
+    in[n] = fwd[0];
+    in[n + 1] = gold_swap_heads(&go);
+    in[n + 2] = fwd[1];
+    if (!gold_run(g, PK_OP_FORMULA_BWD, &by, in, n + 2 + (kept > 0), out, n))
+        return;
+    gold_compare_best(g, "formula dq", &out[0], "dq", grad, one_key(g, a));
+    gold_compare_best(g, "formula dk", &out[1], "dk", grad, one_key(g, a));
+    gold_compare_best(g, "formula dv", &out[2], "dv", rtol, 0);
+    if (a->has_scale) {
+        struct pk_view whole = gold_view(g, "scale", dtype);
+
+        for (int64_t h = 1; whole.shape.dim[0] == 1 && h < out[3].shape.dim[1]; h++)
+            if (dtype == PK_F64)
+                ((double *)out[3].data)[0] += ((double *)out[3].data)[h];
+            else
+                ((float *)out[3].data)[0] += ((float *)out[3].data)[h];
+        out[3].shape = whole.shape;
+        gold_compare_best(g, "formula dscale", &out[3], "dscale", grad, gold_yardstick(g, "dscale_abs.f64"));
+    }
+}
+
 void gold_attention(struct gold *g)
 {
     struct pk_attr attr;
@@ -279,6 +371,8 @@ void gold_attention(struct gold *g)
         separate(g, &attr, f64 ? PK_F64 : PK_F32);
         packed(g, &attr, f64 ? PK_F64 : PK_F32);
         weights(g, &attr, f64 ? PK_F64 : PK_F32);
+        if (!strcmp(g->api->name, "cpu")) /* formulas have kernels there alone */
+            by_formula(g, &attr, f64 ? PK_F64 : PK_F32);
     }
     if (pk_attention_not_linear(&attr.attention, (int64_t)gold_number(g, "Nq", 0),
                                 (int64_t)gold_number(g, "Nk", 0), 0))

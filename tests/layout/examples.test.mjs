@@ -1,4 +1,4 @@
-// Six small examples of what is added most often, as patches: each applies, touches only what its row of "One thing, one
+// Seven small examples of what is added most often, as patches: each applies, touches only what its row of "One thing, one
 // place" allows, and is C that a compiler takes.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
@@ -18,6 +18,7 @@ const may = {
     activation: [/^kernels\/graph\/phi\.h$/, /^daemon\/job\/\w+\.[ch]$/],
     field: [/^daemon\/job\/(fields\.c|job\.h)$/, /^daemon\/worker\/\w+\/\w+\.c$/],
     metric: [/^daemon\/job\/metric\w*\.[ch]$/, /^daemon\/worker\/\w+\/\w+\.c$/],
+    function: [/^kernels\/formula\/functions\.def$/],
     kind: [/^daemon\/job\/kind\.[ch]$/, /^daemon\/worker\/kinds\/\w+\.c$/],
 };
 
@@ -44,9 +45,12 @@ for (const file of execFileSync('git', ['ls-files', '-z', '--cached', '--others'
     copyFileSync(path.join(root, file), path.join(copy, file));
 }
 
+/** What expands a table that an example adds to: symbolic layer, graph, vectors of the CPU. */
+const expands = { function: ['kernels/formula/parse.c', 'kernels/formula/program.c', 'kernels/graph/formula.c', 'kernels/backend/cpu/attention_formula.c'] };
+
 /** Compiles without writing. Of an example that changes headers alone nothing is compiled. */
 const compile = files => files.forEach(file =>
-    execFileSync('cc', ['-std=gnu17', '-fsyntax-only', '-Wall', '-Werror', '-D_GNU_SOURCE', '-I', copy, file], { cwd: copy, stdio: 'pipe' }));
+    execFileSync('cc', ['-std=gnu17', '-fsyntax-only', '-Wall', '-Werror', '-D_GNU_SOURCE', '-DCPU_F64=0', '-I', copy, file], { cwd: copy, stdio: 'pipe' }));
 
 for (const name of names) {
     const file = `${name}.patch`, patch = readFileSync(path.join(folder, file), 'utf8');
@@ -57,7 +61,7 @@ for (const name of names) {
         execFileSync('git', ['apply', '--check', path.join(folder, file)], { cwd: root, stdio: 'pipe' });
         assert.deepEqual(crowded(execFileSync('git', ['apply', '--numstat', path.join(folder, file)], { cwd: root, encoding: 'utf8' })), []);
         execFileSync('git', ['apply', path.join(folder, file)], { cwd: copy, stdio: 'pipe' });
-        compile(touched(patch).filter(one => one.endsWith('.c')));
+        compile([...touched(patch).filter(one => one.endsWith('.c')), ...expands[name] ?? []]);
         execFileSync('git', ['apply', '-R', path.join(folder, file)], { cwd: copy, stdio: 'pipe' });
     });
 }

@@ -3,14 +3,6 @@
 
 #include "tests/reference/internal.h"
 
-struct attention {
-    struct pk_attention_attr a;
-    int64_t b, h, nq, nk, d;
-    double *q, *k, *v; /* each (B, H, N, d) */
-    const struct pk_view *scale, *bias, *mask, *length, *rng;
-    int after; /* the first input that ATTENTION does not have */
-};
-
 static double *part(const struct pk_view *qkv, int which)
 {
     int64_t b = qkv->shape.dim[0], n = qkv->shape.dim[1], h = qkv->shape.dim[3], d = qkv->shape.dim[4];
@@ -25,7 +17,7 @@ static double *part(const struct pk_view *qkv, int which)
     return x;
 }
 
-static struct attention open_attention(const struct pk_call *c)
+struct attention ref_attention_open(const struct pk_call *c)
 {
     struct attention t = {.a = c->attr->attention};
     int at = t.a.packed ? 1 : 3;
@@ -62,7 +54,7 @@ static struct attention open_attention(const struct pk_call *c)
     return t;
 }
 
-static void close_attention(struct attention *t)
+void ref_attention_close(struct attention *t)
 {
     free(t->q);
     free(t->k);
@@ -83,7 +75,7 @@ static double scale_of(const struct attention *t, int64_t b, int64_t h, int64_t 
     return by_row(t, b, i) * t->a.scale * (t->scale ? get(t->scale, count(t->scale) > 1 ? h : 0) : 1.0);
 }
 
-static bool sees(const struct attention *t, int64_t b, int64_t i, int64_t j)
+bool ref_sees(const struct attention *t, int64_t b, int64_t i, int64_t j)
 {
     int64_t end = t->nk;
 
@@ -99,8 +91,7 @@ static bool sees(const struct attention *t, int64_t b, int64_t i, int64_t j)
     return !t->mask || get(t->mask, b * t->nk + j) != 0.0;
 }
 
-/* What dropout makes of a weight: a factor. */
-static double kept(const struct attention *t, int64_t b, int64_t h, int64_t i, int64_t j)
+double ref_kept(const struct attention *t, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     if (!t->rng)
         return 1.0;
@@ -125,11 +116,11 @@ static double row(const struct attention *t, int64_t b, int64_t h, int64_t i, do
         if (t->bias)
             s[j] += get(t->bias, (h * t->nq + i) * t->nk + j);
         f[j] = 0.0;
-        if (sees(t, b, i, j) && s[j] > top)
+        if (ref_sees(t, b, i, j) && s[j] > top)
             top = s[j];
     }
     for (int64_t j = 0; j < t->nk; j++) {
-        if (!sees(t, b, i, j))
+        if (!ref_sees(t, b, i, j))
             continue;
         switch (t->a.phi) {
         case PK_PHI_SOFTMAX:
@@ -192,7 +183,7 @@ static double slope(const struct attention *t, double s, double f, double sum)
 
 void ref_attention(const struct pk_call *c)
 {
-    struct attention t = open_attention(c);
+    struct attention t = ref_attention_open(c);
     double *s = malloc(((size_t)t.nk + 1) * sizeof *s), *f = malloc(((size_t)t.nk + 1) * sizeof *f);
 
     for (int64_t b = 0; b < t.b; b++)
@@ -204,7 +195,7 @@ void ref_attention(const struct pk_call *c)
                     double y = 0.0;
 
                     for (int64_t j = 0; j < t.nk; j++)
-                        y += kept(&t, b, h, i, j) * f[j] * t.v[((b * t.h + h) * t.nk + j) * t.d + x];
+                        y += ref_kept(&t, b, h, i, j) * f[j] * t.v[((b * t.h + h) * t.nk + j) * t.d + x];
                     put(&c->out[0], ((b * t.nq + i) * t.h + h) * t.d + x, scale_of(&t, b, h, i) * y);
                 }
                 if (pk_phi_normalised(t.a.phi))
@@ -212,12 +203,36 @@ void ref_attention(const struct pk_call *c)
             }
     free(s);
     free(f);
-    close_attention(&t);
+    ref_attention_close(&t);
+}
+
+void ref_put_gradients(const struct pk_call *c, const struct attention *t, const double *dq, const double *dk,
+                       const double *dv)
+{
+    if (t->a.packed) {
+        for (int64_t b = 0; b < t->b; b++)
+            for (int64_t i = 0; i < t->nq; i++)
+                for (int64_t h = 0; h < t->h; h++)
+                    for (int64_t x = 0; x < t->d; x++) {
+                        int64_t from = ((b * t->h + h) * t->nq + i) * t->d + x;
+                        const double *g[3] = {dq, dk, dv};
+
+                        for (int w = 0; w < 3; w++)
+                            put(&c->out[0], (((b * t->nq + i) * 3 + w) * t->h + h) * t->d + x, g[w][from]);
+                    }
+    } else {
+        for (int64_t i = 0; i < count(&c->out[0]); i++)
+            put(&c->out[0], i, dq[i]);
+        for (int64_t i = 0; i < count(&c->out[1]); i++) {
+            put(&c->out[1], i, dk[i]);
+            put(&c->out[2], i, dv[i]);
+        }
+    }
 }
 
 void ref_attention_bwd(const struct pk_call *c)
 {
-    struct attention t = open_attention(c);
+    struct attention t = ref_attention_open(c);
     const struct pk_view *dy = &c->in[t.after + 1];
     size_t nq = (size_t)(t.b * t.h * t.nq * t.d) + 1, nk = (size_t)(t.b * t.h * t.nk * t.d) + 1;
     double *dq = calloc(nq, sizeof *dq), *dk = calloc(nk, sizeof *dk), *dv = calloc(nk, sizeof *dv);
@@ -235,7 +250,7 @@ void ref_attention_bwd(const struct pk_call *c)
 
                 for (int64_t j = 0; j < t.nk; j++) {
                     int64_t kj = ((b * t.h + h) * t.nk + j) * t.d;
-                    double keep = kept(&t, b, h, i, j);
+                    double keep = ref_kept(&t, b, h, i, j);
 
                     da[j] = 0.0;
                     for (int64_t x = 0; x < t.d; x++) {
@@ -251,7 +266,7 @@ void ref_attention_bwd(const struct pk_call *c)
                     int64_t kj = ((b * t.h + h) * t.nk + j) * t.d;
                     double ds = 0.0;
 
-                    if (sees(&t, b, i, j))
+                    if (ref_sees(&t, b, i, j))
                         ds = scale * slope(&t, s[j], f[j], sums) *
                              (da[j] - (pk_phi_normalised(t.a.phi) ? dot : 0.0));
                     db[(h * t.nq + i) * t.nk + j] += ds;
@@ -261,25 +276,7 @@ void ref_attention_bwd(const struct pk_call *c)
                     }
                 }
             }
-    if (t.a.packed) {
-        for (int64_t b = 0; b < t.b; b++)
-            for (int64_t i = 0; i < t.nq; i++)
-                for (int64_t h = 0; h < t.h; h++)
-                    for (int64_t x = 0; x < t.d; x++) {
-                        int64_t from = ((b * t.h + h) * t.nq + i) * t.d + x;
-                        const double *g[3] = {dq, dk, dv};
-
-                        for (int w = 0; w < 3; w++)
-                            put(&c->out[0], (((b * t.nq + i) * 3 + w) * t.h + h) * t.d + x, g[w][from]);
-                    }
-    } else {
-        for (int64_t i = 0; i < count(&c->out[0]); i++)
-            put(&c->out[0], i, dq[i]);
-        for (int64_t i = 0; i < count(&c->out[1]); i++) {
-            put(&c->out[1], i, dk[i]);
-            put(&c->out[2], i, dv[i]);
-        }
-    }
+    ref_put_gradients(c, &t, dq, dk, dv);
     if (t.scale) {
         const struct pk_view *out = &c->out[t.a.packed ? 1 : 3];
         double sum = 0.0;
@@ -303,13 +300,13 @@ void ref_attention_bwd(const struct pk_call *c)
     free(f);
     free(da);
     free(dc);
-    close_attention(&t);
+    ref_attention_close(&t);
 }
 
 /* kernels/ATTENTION.md 2: the W_Q Jacobian's factor is tau^2. */
 void ref_attention_stats(const struct pk_call *c)
 {
-    struct attention t = open_attention(c);
+    struct attention t = ref_attention_open(c);
     const struct pk_view *rows = &c->in[t.after];
     int64_t width = rows->shape.dim[2];
     bool normalised = pk_phi_normalised(t.a.phi);
@@ -325,7 +322,7 @@ void ref_attention_stats(const struct pk_call *c)
                            scale = scale_of(&t, b, h, i);
 
                     for (int64_t j = 0; j < t.nk; j++) {
-                        if (!sees(&t, b, i, j))
+                        if (!ref_sees(&t, b, i, j))
                             continue;
                         if (pass == 0) {
                             n += 1.0;
@@ -342,7 +339,7 @@ void ref_attention_stats(const struct pk_call *c)
                         const double *k = t.k + ((b * t.h + h) * t.nk + j) * t.d;
                         double g, k2 = 0.0;
 
-                        if (!sees(&t, b, i, j))
+                        if (!ref_sees(&t, b, i, j))
                             continue;
                         top = fmax(top, fabs(s[j]));
                         fro += scale * scale * f[j] * f[j];
@@ -361,11 +358,11 @@ void ref_attention_stats(const struct pk_call *c)
                         double mean = 0.0;
 
                         for (int64_t j = 0; j < t.nk; j++)
-                            if (sees(&t, b, i, j))
+                            if (ref_sees(&t, b, i, j))
                                 mean +=
                                     slope(&t, s[j], f[j], sums) * t.k[((b * t.h + h) * t.nk + j) * t.d + x];
                         for (int64_t j = 0; j < t.nk; j++)
-                            if (sees(&t, b, i, j))
+                            if (ref_sees(&t, b, i, j))
                                 jacq += scale * scale * t.a.tau * t.a.tau * x2 *
                                         pow(slope(&t, s[j], f[j], sums) *
                                                     t.k[((b * t.h + h) * t.nk + j) * t.d + x] -
@@ -381,7 +378,7 @@ void ref_attention_stats(const struct pk_call *c)
         }
     free(s);
     free(f);
-    close_attention(&t);
+    ref_attention_close(&t);
 }
 
 void ref_attention_state(const struct pk_call *c)
@@ -463,7 +460,7 @@ static double _Complex *along(const double *x, const double *t, int64_t n)
 void ref_attention_second(const struct pk_call *c)
 {
     const bool second = c->op == PK_OP_ATTENTION_BWD2;
-    struct attention t = open_attention(c);
+    struct attention t = ref_attention_open(c);
     const struct pk_view *dy = second ? &c->in[t.after] : NULL, *at = &c->in[t.after + second];
     const int64_t nq = t.b * t.h * t.nq * t.d, nk = t.b * t.h * t.nk * t.d, nb = t.h * t.nq * t.nk;
     double *tq = t.a.packed ? part(at, 0) : all(at), *tk = t.a.packed ? part(at, 1) : all(at + 1);
@@ -488,7 +485,7 @@ void ref_attention_second(const struct pk_call *c)
                     const int64_t kj = ((b * t.h + h) * t.nk + j) * t.d, ij = (h * t.nq + i) * t.nk + j;
                     double _Complex s = 0, f = 1, slope_f = t.a.degree, da = 0, ds;
 
-                    if (!sees(&t, b, i, j))
+                    if (!ref_sees(&t, b, i, j))
                         continue;
                     for (int64_t x = 0; x < t.d; x++)
                         s += q[qi + x] * k[kj + x];
@@ -568,5 +565,5 @@ void ref_attention_second(const struct pk_call *c)
     free(dv);
     free(dc);
     free(db);
-    close_attention(&t);
+    ref_attention_close(&t);
 }

@@ -143,6 +143,28 @@ enum pd_err ref_cross_entropy_bwd(const struct pk_call *c, struct pd_why *why);
 enum pd_err ref_cross_entropy_grad(const struct pk_call *c, struct pd_why *why);
 enum pd_err ref_cache_append(const struct pk_call *c, struct pd_why *why);
 
+/* ---- what the ops of attention begin and end with ---- */
+
+struct attention {
+    struct pk_attention_attr a;
+    int64_t b, h, nq, nk, d;
+    double *q, *k, *v; /* each (B, H, N, d) */
+    const struct pk_view *scale, *bias, *mask, *length, *rng;
+    int after; /* the first input that ATTENTION does not have */
+};
+
+struct attention ref_attention_open(const struct pk_call *c);
+void ref_attention_close(struct attention *t);
+bool ref_sees(const struct attention *t, int64_t b, int64_t i, int64_t j);
+/* What dropout makes of a weight: a factor. */
+double ref_kept(const struct attention *t, int64_t b, int64_t h, int64_t i, int64_t j);
+/* dq (B, H, Nq, d), dk and dv into the first outputs. */
+void ref_put_gradients(const struct pk_call *c, const struct attention *t, const double *dq, const double *dk,
+                       const double *dv);
+void ref_formula(const struct pk_call *c);
+void ref_formula_bwd(const struct pk_call *c);
+void ref_formula_stats(const struct pk_call *c);
+
 /* Whether PK_OP_DROPOUT keeps a column of a row; the generator itself is checked against published answers in
  * tests/data. */
 bool ref_keeps(const struct pk_view *rng, double rate, uint32_t stream, int64_t rows, int64_t row,

@@ -77,6 +77,15 @@ static enum pd_err run_one(const struct pk_call *c, struct pd_why *why)
     case PK_OP_ATTENTION_STATE:
         ref_attention_state(c);
         return PD_OK;
+    case PK_OP_FORMULA:
+        ref_formula(c);
+        return PD_OK;
+    case PK_OP_FORMULA_BWD:
+        ref_formula_bwd(c);
+        return PD_OK;
+    case PK_OP_FORMULA_STATS:
+        ref_formula_stats(c);
+        return PD_OK;
     case PK_OP_CACHE_APPEND:
         return ref_cache_append(c, why);
     case PK_OP_ADAMW:

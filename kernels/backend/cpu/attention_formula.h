@@ -106,7 +106,7 @@ static inline bool leaf_of_entry(int leaf)
 static inline int arity_of(int op)
 {
     switch (op) {
-#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch)         \
+#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch, graph)  \
     case PK_FO_##id:                                                                                         \
         return arity;
 #define FORMULA_MEANING(name, arity, text)
@@ -200,7 +200,7 @@ INLINE void run_rows(enum pk_formula_op op, int arg, int64_t n, const int64_t nv
             EACH((a * a) * (a * a));
         }
         EACH(vpow(a, arg));
-#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch)         \
+#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch, graph)  \
     case PK_FO_##id:                                                                                         \
         EACH(cpu);
 #define FORMULA_MEANING(name, arity, text)

@@ -185,38 +185,32 @@ static enum pd_err infer_bwd(const struct pk_attr *attr, const struct pk_type *i
     return PD_OK;
 }
 
-/* Number of inputs with a derivative: q, k, v (packed: qkv), then scale and bias. */
-static int32_t wrt_count(const struct pk_attention_attr *a)
-{
-    return (a->packed ? 1 : 3) + a->has_scale + a->has_bias;
-}
-
-/* Number of inputs of ATTENTION. */
-static int32_t in_count(const struct pk_attention_attr *a)
-{
-    return wrt_count(a) + a->has_mask + a->has_length + a->has_rng;
-}
-
 /* The attention of inputs `in` by primitives; leaf[]: aliases of the inputs with a derivative, to differentiate by. */
-static struct pk_val decomposed_of(struct pk_graph *g, const struct pk_attention_attr *a,
+static struct pk_val decomposed_of(struct pk_graph *g, const struct pk_attr *attr, bool formula,
                                    const struct pk_val *in, struct pk_val *leaf)
 {
-    struct pk_attention_spec spec = {.phi = a->phi,
-                                     .degree = a->degree,
-                                     .tau = a->tau,
-                                     .scale = a->scale,
-                                     .bias = a->bias,
-                                     .row_power = a->row_power,
-                                     .dropout = a->dropout,
-                                     .stream = a->stream,
-                                     .causal = a->causal};
+    const struct pk_attention_attr *a = &attr->attention;
+    struct pk_attention_spec spec = {
+        .tau = a->tau, .dropout = a->dropout, .stream = a->stream, .causal = a->causal};
     struct pk_val part[3];
     int32_t at = a->packed ? 1 : 3;
 
-    for (int32_t n = 0; n < wrt_count(a); n++)
+    if (formula) {
+        spec.formula = (struct pk_formula_use){.plan = attr->formula.plan,
+                                               .n = attr->formula.n,
+                                               .layer = attr->formula.layer,
+                                               .layers = attr->formula.layers};
+    } else {
+        spec.phi = a->phi;
+        spec.degree = a->degree;
+        spec.scale = a->scale;
+        spec.bias = a->bias;
+        spec.row_power = a->row_power;
+    }
+    for (int32_t n = 0; n < pk_attention_wrt(a); n++)
         leaf[n] = pk_alias(g, in[n]);
     if (a->has_scale)
-        spec.scale_value = leaf[at++];
+        *(formula ? &spec.scalars : &spec.scale_value) = leaf[at++];
     if (a->has_bias)
         spec.bias_value = leaf[at++];
     if (a->has_mask)
@@ -228,6 +222,24 @@ static struct pk_val decomposed_of(struct pk_graph *g, const struct pk_attention
     for (int i = 0; i < 3; i++)
         part[i] = a->packed ? pk_unpack_qkv(g, leaf[0], i) : leaf[i];
     return pk_attention_decomposed(g, part[0], part[1], part[2], spec, NULL);
+}
+
+void pk_attention_vjp_bwd_decomposed(struct pk_vjp *v, bool formula)
+{
+    struct pk_graph *g = v->g;
+    const int32_t n_wrt = pk_attention_wrt(&v->attr->attention),
+                  dy_at = pk_attention_ins(&v->attr->attention) + 1;
+    struct pk_val leaf[5], y, dy = pk_alias(g, v->in[dy_at]), first[5], back[6], second[6];
+
+    y = decomposed_of(g, v->attr, formula, v->in, leaf);
+    pk_grad_many(g, &y, &dy, 1, leaf, (size_t)n_wrt, first);
+    for (int32_t i = 0; i < n_wrt; i++)
+        back[i] = leaf[i];
+    back[n_wrt] = dy;
+    pk_grad_many(g, first, v->dout, (size_t)n_wrt, back, (size_t)n_wrt + 1, second);
+    for (int32_t i = 0; i < n_wrt; i++)
+        v->din[i] = second[i];
+    v->din[dy_at] = second[n_wrt];
 }
 
 static struct pk_val or_zero(struct pk_graph *g, struct pk_val x, struct pk_val like)
@@ -244,39 +256,31 @@ static bool only_dy(const struct pk_vjp *v, int32_t dy_at)
     return true;
 }
 
-/* x^p has a kernel for this, and a smaller one if only dy needs a gradient. For other activations the derivative of
- * the decomposed form, which equals this node, is differentiated; y and the sums are functions of the other inputs. */
+/* x^p has a kernel for this, and a smaller one if only dy needs a gradient. */
 static void vjp_bwd(struct pk_vjp *v)
 {
     struct pk_graph *g = v->g;
     const struct pk_attention_attr *a = &v->attr->attention;
-    const int32_t n_wrt = wrt_count(a), n_in = in_count(a), dy_at = n_in + 1;
-    struct pk_val leaf[5], y, dy, first[5], back[6], second[PK_MAX_OUT], in[MAX_IN];
+    const int32_t n_wrt = pk_attention_wrt(a), n_in = pk_attention_ins(a), dy_at = n_in + 1;
+    struct pk_val second[PK_MAX_OUT], in[MAX_IN];
+    const bool tangent = only_dy(v, dy_at);
     int32_t n = 0;
 
-    if (pk_phi_power(a->phi) && !a->has_rng) {
-        const bool tangent = only_dy(v, dy_at);
-
-        for (int32_t i = 0; i < n_in; i++)
-            in[n++] = v->in[i];
-        if (!tangent)
-            in[n++] = v->in[dy_at];
-        for (int32_t i = 0; i < n_wrt; i++)
-            in[n++] = or_zero(g, v->dout[i], v->in[i]);
-        if (tangent) {
-            v->din[dy_at] = pk_emit(g, PK_OP_ATTENTION_JVP, v->attr, in, n, NULL);
-            return;
-        }
-        pk_emit(g, PK_OP_ATTENTION_BWD2, v->attr, in, n, second);
-    } else {
-        dy = pk_alias(g, v->in[dy_at]);
-        y = decomposed_of(g, a, v->in, leaf);
-        pk_grad_many(g, &y, &dy, 1, leaf, (size_t)n_wrt, first);
-        for (int32_t i = 0; i < n_wrt; i++)
-            back[i] = leaf[i];
-        back[n_wrt] = dy;
-        pk_grad_many(g, first, v->dout, (size_t)n_wrt, back, (size_t)n_wrt + 1, second);
+    if (!pk_phi_power(a->phi) || a->has_rng) {
+        pk_attention_vjp_bwd_decomposed(v, false);
+        return;
     }
+    for (int32_t i = 0; i < n_in; i++)
+        in[n++] = v->in[i];
+    if (!tangent)
+        in[n++] = v->in[dy_at];
+    for (int32_t i = 0; i < n_wrt; i++)
+        in[n++] = or_zero(g, v->dout[i], v->in[i]);
+    if (tangent) {
+        v->din[dy_at] = pk_emit(g, PK_OP_ATTENTION_JVP, v->attr, in, n, NULL);
+        return;
+    }
+    pk_emit(g, PK_OP_ATTENTION_BWD2, v->attr, in, n, second);
     for (int32_t i = 0; i < n_wrt; i++)
         v->din[i] = second[i];
     v->din[dy_at] = second[n_wrt];
@@ -334,12 +338,12 @@ static enum pd_err begin_tangents(const struct pk_attention_attr *a, const struc
         return err;
     if (!pk_phi_power(a->phi) || a->has_rng)
         return pd_fail(why, PD_ERR_UNSUPPORTED, "needs x^p without dropout");
-    if (n_in != ret->after + has_dy + wrt_count(a))
-        return pd_fail(why, PD_ERR_INVALID, "takes %d inputs", ret->after + has_dy + wrt_count(a));
+    if (n_in != ret->after + has_dy + pk_attention_wrt(a))
+        return pd_fail(why, PD_ERR_INVALID, "takes %d inputs", ret->after + has_dy + pk_attention_wrt(a));
     y = PK_SHAPE(ret->b, ret->nq, ret->h, ret->d);
     if (has_dy && (!pk_shape_equal(&in[ret->after].shape, &y) || in[ret->after].dtype != in[0].dtype))
         return pd_fail(why, PD_ERR_INVALID, "needs dy (B, Nq, H, d)");
-    for (int32_t i = 0; i < wrt_count(a); i++) {
+    for (int32_t i = 0; i < pk_attention_wrt(a); i++) {
         const struct pk_type *t = &in[ret->after + has_dy + i];
 
         if (!pk_shape_equal(&t->shape, &in[i].shape) || t->dtype != in[i].dtype)
@@ -366,7 +370,7 @@ static enum pd_err infer_jvp(const struct pk_attr *attr, const struct pk_type *i
 static void vjp_jvp(struct pk_vjp *v)
 {
     const struct pk_attention_attr *a = &v->attr->attention;
-    const int32_t n_wrt = wrt_count(a), n_in = in_count(a);
+    const int32_t n_wrt = pk_attention_wrt(a), n_in = pk_attention_ins(a);
     struct pk_val in[MAX_IN], out[PK_MAX_OUT];
 
     for (int32_t i = 0; i < n_in; i++)
@@ -403,7 +407,7 @@ static enum pd_err infer_bwd2(const struct pk_attr *attr, const struct pk_type *
 
     if (err != PD_OK)
         return err;
-    for (; n < wrt_count(a); n++)
+    for (; n < pk_attention_wrt(a); n++)
         ret_out[n] = in[n];
     ret_out[n++] = in[x.after];
     *ret_n_out = n;
@@ -415,13 +419,13 @@ static void vjp_bwd2(struct pk_vjp *v)
 {
     struct pk_graph *g = v->g;
     const struct pk_attention_attr *a = &v->attr->attention;
-    const int32_t n_wrt = wrt_count(a), n_in = in_count(a);
+    const int32_t n_wrt = pk_attention_wrt(a), n_in = pk_attention_ins(a);
     struct pk_val leaf[5], tangent[5], y, dy = pk_alias(g, v->in[n_in]), first[5], back[11], second[6],
                                           third[11];
 
     for (int32_t i = 0; i < n_wrt; i++)
         tangent[i] = pk_alias(g, v->in[n_in + 1 + i]);
-    y = decomposed_of(g, a, v->in, leaf);
+    y = decomposed_of(g, v->attr, false, v->in, leaf);
     pk_grad_many(g, &y, &dy, 1, leaf, (size_t)n_wrt, first);
     for (int32_t i = 0; i < n_wrt; i++)
         back[i] = leaf[i];

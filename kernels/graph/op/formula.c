@@ -98,12 +98,6 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
     return PD_OK;
 }
 
-/* Number of inputs with a derivative: q, k, v (packed: qkv), then scalars and bias. */
-static int32_t wrt_count(const struct pk_attention_attr *a)
-{
-    return (a->packed ? 1 : 3) + a->has_scale + a->has_bias;
-}
-
 static void vjp(struct pk_vjp *v)
 {
     struct pk_val in[MAX_IN], out[PK_MAX_OUT];
@@ -121,7 +115,7 @@ static void vjp(struct pk_vjp *v)
     if (v->n_out > 1)
         in[n++] = v->out[1];
     pk_emit(v->g, PK_OP_FORMULA_BWD, v->attr, in, n, out);
-    for (int32_t k = 0; k < wrt_count(&v->attr->attention); k++)
+    for (int32_t k = 0; k < pk_attention_wrt(&v->attr->attention); k++)
         v->din[k] = out[k];
 }
 
@@ -190,62 +184,15 @@ static enum pd_err infer_bwd(const struct pk_attr *attr, const struct pk_type *i
         !pk_shape_equal(&in[x.after + 1].shape, &y) ||
         (kept > 0 && !pk_shape_equal(&in[x.after + 2].shape, &rows)))
         return pd_fail(why, PD_ERR_INVALID, "needs y and dy (B, Nq, H, d), and the row statistics");
-    for (; n < wrt_count(&attr->attention); n++)
+    for (; n < pk_attention_wrt(&attr->attention); n++)
         ret_out[n] = in[n];
     *ret_n_out = n;
     return PD_OK;
 }
 
-/* The attention of inputs `in` by primitives; leaf[]: aliases of the inputs with a derivative, to differentiate by. */
-static struct pk_val decomposed_of(struct pk_graph *g, const struct pk_attr *attr, const struct pk_val *in,
-                                   struct pk_val *leaf)
-{
-    const struct pk_attention_attr *a = &attr->attention;
-    struct pk_attention_spec spec = {
-        .formula = {attr->formula.plan, attr->formula.n, attr->formula.layer, attr->formula.layers},
-        .tau = a->tau,
-        .dropout = a->dropout,
-        .stream = a->stream,
-        .causal = a->causal};
-    struct pk_val part[3];
-    int32_t at = a->packed ? 1 : 3;
-
-    for (int32_t n = 0; n < wrt_count(a); n++)
-        leaf[n] = pk_alias(g, in[n]);
-    if (a->has_scale)
-        spec.scalars = leaf[at++];
-    if (a->has_bias)
-        spec.bias_value = leaf[at++];
-    if (a->has_mask)
-        spec.mask = in[at++];
-    if (a->has_length)
-        spec.length = in[at++];
-    if (a->has_rng)
-        spec.rng = in[at++];
-    for (int i = 0; i < 3; i++)
-        part[i] = a->packed ? pk_unpack_qkv(g, leaf[0], i) : leaf[i];
-    return pk_attention_decomposed(g, part[0], part[1], part[2], spec, NULL);
-}
-
-/* Differentiates the derivative of the decomposed form, which equals this node; y and the row statistics are functions
- * of the other inputs. */
 static void vjp_bwd(struct pk_vjp *v)
 {
-    struct pk_graph *g = v->g;
-    const struct pk_attention_attr *a = &v->attr->attention;
-    const int32_t n_wrt = wrt_count(a);
-    const int32_t dy_at = n_wrt + a->has_mask + a->has_length + a->has_rng + 1;
-    struct pk_val leaf[5], y, dy = pk_alias(g, v->in[dy_at]), first[5], back[6], second[6];
-
-    y = decomposed_of(g, v->attr, v->in, leaf);
-    pk_grad_many(g, &y, &dy, 1, leaf, (size_t)n_wrt, first);
-    for (int32_t i = 0; i < n_wrt; i++)
-        back[i] = leaf[i];
-    back[n_wrt] = dy;
-    pk_grad_many(g, first, v->dout, (size_t)n_wrt, back, (size_t)n_wrt + 1, second);
-    for (int32_t i = 0; i < n_wrt; i++)
-        v->din[i] = second[i];
-    v->din[dy_at] = second[n_wrt];
+    pk_attention_vjp_bwd_decomposed(v, true);
 }
 
 static void cost_bwd(const struct pk_call *c, struct pk_cost *ret)

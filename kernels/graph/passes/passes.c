@@ -5,6 +5,7 @@
 #include "kernels/graph/passes/passes.h"
 #include "kernels/graph/passes/rewrite.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -351,7 +352,8 @@ static bool simplify(struct pk_pass *p)
             if (n->op == PK_OP_EXPR)
                 tidy_expr(p, n);
             else if (n->op == PK_OP_COPY && is_fill(g, n->in[0], &value))
-                become_fill(g, n, value);
+                become_fill(g, n,
+                            pk_dtype_is_float(g->value[n->out].dtype) ? value : trunc(value)); /* a cast */
             else if (n->op == PK_OP_SUM && is_fill(g, n->in[0], &value) &&
                      pk_shape_count(&g->value[n->out].shape) > 0)
                 become_fill(g, n,

@@ -1,6 +1,6 @@
 // Runs the small variants of the papers' experiments and the statements of the theory through a daemon of their own and writes
-// what they showed to tests/bench/SMALL.md; what ran elsewhere keeps its section. Called by `tests/run experiments [GROUP...]`; `--list`
-// names the groups and starts nothing, `--slots=N` runs N at a time (one for each core unless given).
+// what they showed to tests/bench/SMALL.md; what ran elsewhere keeps its section. Called by `tests/run experiments [GROUP or
+// EXPERIMENT...]`; `--list` names the groups and starts nothing, `--slots=N` runs N at a time (one for each core unless given).
 //
 // The daemon's state stays in build/experiments: after a kill of this command or of the daemon the next call goes on where
 // the last one was, and an experiment that has run is not run again (`--again` removes the folder first).
@@ -13,22 +13,25 @@ const root = process.env.POLYD_ROOT ?? '.', folder = path.join(root, 'build/expe
 const shared = process.env.POLYD_SHARED ? path.join(process.env.POLYD_SHARED, 'data') : '';
 const page = path.join(root, 'tests/bench/SMALL.md');
 
-/** Minutes are of two cores, as SMALL.md measured them; those of Swin and XCiT in E05 are estimated by their operations. @type {Record<string, {minutes: number, names: string[]}>} */
+/** Minutes on two cores, as SMALL.md measured them; an experiment without a line takes less than half a minute. @type {Record<string, number>} */
+const minutes = { E01: 12, E02: 5, E03: 5, E04: 1, E05: 6, E06: 2, E08: 20, E09: 3, E10: 20, E11: 8, E13: 11, E14: 16, E15: 6, E16: 2, E17: 9, E18: 3, T4: 1, T7: 1, T10: 3, T12: 3, T13: 1, T16: 1, T17: 3, T18: 5 };
+/** @type {Record<string, string[]>} */
 const groups = {
-    memory: { minutes: 1, names: ['E16'] },
-    theory: { minutes: 16, names: Array.from({ length: 20 }, (_, i) => `T${i + 1}`) },
-    looking: { minutes: 2, names: ['E06', 'E12'] },
-    accuracy: { minutes: 10, names: ['E04', 'E05', 'E09'] },
-    norms: { minutes: 9, names: ['E15', 'E18'] },
-    optimisers: { minutes: 11, names: ['E13'] },
-    language: { minutes: 9, names: ['E11'] },
-    scale: { minutes: 12, names: ['E01'] },
-    attention: { minutes: 11, names: ['E02', 'E03'] },
-    sigmoid: { minutes: 9, names: ['E17'] },
-    equations: { minutes: 20, names: ['E10'] },
-    sequences: { minutes: 20, names: ['E08'] },
-    deep: { minutes: 17, names: ['E14'] },
+    memory: ['E16'],
+    theory: Array.from({ length: 20 }, (_, i) => `T${i + 1}`),
+    looking: ['E06', 'E12'],
+    accuracy: ['E04', 'E05', 'E09'],
+    norms: ['E15', 'E18'],
+    optimisers: ['E13'],
+    language: ['E11'],
+    scale: ['E01'],
+    attention: ['E02', 'E03'],
+    sigmoid: ['E17'],
+    equations: ['E10'],
+    sequences: ['E08'],
+    deep: ['E14'],
 };
+const every = Object.values(groups).flat();
 
 const pidFile = path.join(folder, 'daemon.pid');
 const pause = ms => new Promise(resolve => { setTimeout(resolve, ms); });
@@ -36,15 +39,17 @@ const say = text => process.stdout.write(`${text}\n`);
 const args = process.argv.slice(2), names = args.filter(arg => !arg.startsWith('--'));
 const slotsWanted = Number(args.find(arg => /^--slots=[1-9]\d*$/.test(arg))?.split('=')[1] ?? os.cpus().length);
 const known = ['--list', '--again', '--slots=N'];
-const wrong = [...names.filter(name => !groups[name]), ...args.filter(arg => arg.startsWith('--') && !known.includes(arg.replace(/=[1-9]\d*$/, '=N')))];
+const wrong = [...names.filter(name => !groups[name] && !every.includes(name)), ...args.filter(arg => arg.startsWith('--') && !known.includes(arg.replace(/=[1-9]\d*$/, '=N')))];
 if (wrong.length) {
-    say(`experiments: no group or option '${wrong[0]}'; groups are ${Object.keys(groups).join(', ')}, options ${known.join(', ')}`);
+    say(`experiments: no group, experiment or option '${wrong[0]}'; groups are ${Object.keys(groups).join(', ')}, options ${known.join(', ')}`);
     process.exit(2);
 }
-const chosen = names.length ? names : Object.keys(groups);
-for (const name of chosen)
-    say(`${name.padEnd(12)}about ${String(groups[name].minutes).padStart(3)} min   ${groups[name].names.join(', ')}`);
-say(`${'together'.padEnd(12)}about ${String(chosen.reduce((sum, name) => sum + groups[name].minutes, 0)).padStart(3)} min on two cores; what has run already is not run again`);
+/** What to run, by group; an experiment's own name is a group of one. */
+const chosen = Object.fromEntries((names.length ? names : Object.keys(groups)).map(name => [name, groups[name] ?? [name]]));
+const sum = list => list.reduce((total, name) => total + (minutes[name] ?? 0.2), 0);
+for (const [group, list] of Object.entries(chosen))
+    say(`${group.padEnd(12)}about ${String(Math.ceil(sum(list))).padStart(3)} min   ${list.join(', ')}`);
+say(`${'together'.padEnd(12)}about ${String(Math.ceil(sum(Object.values(chosen).flat()))).padStart(3)} min on two cores; what has run already is not run again`);
 if (args.includes('--list'))
     process.exit(0);
 
@@ -171,7 +176,7 @@ async function section(name) {
 }
 
 const mark = '<!-- What follows is written by tests/run experiments. -->';
-const order = Object.values(groups).flatMap(group => group.names).sort((a, b) => a[0].localeCompare(b[0]) || Number(a.slice(1)) - Number(b.slice(1)));
+const order = [...every].sort((a, b) => a[0].localeCompare(b[0]) || Number(a.slice(1)) - Number(b.slice(1)));
 
 /** Sections of this folder's daemon replace those of the page; the others stay. */
 async function write() {
@@ -188,9 +193,9 @@ async function write() {
 
 let ended = 0, failed = 0;
 try {
-    for (const group of chosen) {
+    for (const [group, list] of Object.entries(chosen)) {
         const began = Date.now();
-        for (const name of groups[group].names) {
+        for (const name of list) {
             if (!await through(name))
                 break;
             const { runs } = await find(name);

@@ -78,7 +78,7 @@ describe('numbers of several runs', { skip, timeout: 240000 }, () => {
         assert.notEqual(single.point, best);
         assert.equal(tiles.get('Best combination'), `k ${2 ** best} not separable from 1 other (95 %)`);
         assert.equal(tiles.get(`Loss, validation, mean ± sd of ${values.length}`).replace(/\s+/g, ' '), both(values, 'loss/val'));
-        assert.equal(tiles.get('Best run').replace(/\s+/g, ' '), `#${single.id} ${number(reached(single))}`);
+        assert.equal(tiles.get('Best run').replace(/\s+/g, ' '), `#${single.id} ${number(reached(single))}, validation`);
         /* The trials of a combination, each with its seed and its own values. */
         await rows.nth(2).getByRole('button', { name: 'Trials' }).click();
         await page.locator('tr.trial').nth(3).waitFor();

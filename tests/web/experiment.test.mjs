@@ -45,12 +45,13 @@ test('test_names_leave_out_what_all_share', () => {
 
 test('test_curves_are_means_with_a_band_and_the_papers_end_where_it_is_near', () => {
     const curve = (name, list, target) => ({ name, target, points: list.map((mean, i) => ({ x: 10 * (i + 1), n: 3, mean, sd: 0.1 })) });
-    const figure = curvesFigure([curve('a', [3, 2, 1], 0.9), curve('b', [3, null, 2], 80)], how);
+    const figure = curvesFigure([curve('a', [3, 2, 1], 0.9), curve('b', [3, null, 2], 80)], { ...how, metric: 'loss/val' });
     assert.deepEqual(figure.lines.filter(l => l.name.length === 1).map(l => l.points.map(p => p[1])), [[3, 2, 1], [3, null, 2]]);
     assert.deepEqual(figure.lines.filter(l => l.dash[0] === 1).map(l => [l.name, l.points[0][1]]), [['paper, at the end', 0.9]], 'the far one would press the lines flat');
     assert.deepEqual(figure.lines[1].band.map(b => b.map(v => +v.toFixed(6))), [[10, 2.9, 3.1], [20, 1.9, 2.1], [30, 0.9, 1.1]]);
     assert.ok(figure.y.low < 0.9 && figure.y.high > 3.1);
-    assert.deepEqual(figure.rows.slice(0, 2), [['line', 'step', 'mean', 'sd', 'n'], ['a', '10', '3', '0.1', '3']]);
+    assert.deepEqual(figure.rows.slice(0, 2), [['line', 'step', 'mean', 'sd', 'n', 'metric'], ['a', '10', '3', '0.1', '3', 'loss/val']]);
+    assert.ok(words(figure).includes('P (loss/val)'), 'what is saved says the part of the data as well');
     assert.equal(curvesSay('Loss', [{ ...curve('a', [3, 2, 1], 0.9), of: 4 }], say), 'Loss, 1 line: a (best of 4) ends at 1 ± 0.1 (step 30, 3 runs; paper: 0.9).');
     assert.equal(curvesSay('Loss', [], say), 'Loss: no values yet.');
     const norms = curvesFigure([curve('softmax', [1, 1, 1.1])], { ...how, log: true, level: { at: 2, word: '√N = 2' } });
@@ -59,10 +60,10 @@ test('test_curves_are_means_with_a_band_and_the_papers_end_where_it_is_near', ()
 
 test('test_against_marks_the_best_and_the_rule', () => {
     const groups = [{ name: 'N = 49', marks: [{ x: 0.1, y: 0.5, sd: 0.1, n: 3 }, { x: 10, y: 0.8, sd: null, n: 3, best: true }] }];
-    const figure = againstFigure(groups, { ...how, xTitle: 'k', log: true, rules: [{ at: 7, word: '√N = 7' }, { at: 1e6, word: 'far' }] });
+    const figure = againstFigure(groups, { ...how, xTitle: 'k', metric: 'acc/val', log: true, rules: [{ at: 7, word: '√N = 7' }, { at: 1e6, word: 'far' }] });
     assert.deepEqual(figure.marks.map(m => [m.x, m.y, m.hollow ?? false]), [[0.1, 0.5, false], [10, 0.8, false], [10, 0.8, true]]);
     assert.deepEqual(figure.rules.map(r => r.word), ['√N = 7']);
-    assert.equal(figure.rows[2].join(), 'N = 49,10,0.8,,3,best');
+    assert.equal(figure.rows[2].join(), 'N = 49,10,0.8,,3,best,acc/val');
     assert.equal(againstSays('Accuracy', groups, { say, xTitle: 'k', more: true }), 'Accuracy: N = 49: best at k 10 with 0.8.');
     assert.equal(againstSays('Loss', groups, { say, xTitle: 'k', more: false }), 'Loss: N = 49: best at k 0.1 with 0.5.');
 });
@@ -83,12 +84,13 @@ test('test_grid_has_each_cell_where_its_names_are_also_when_turned', () => {
     const cells = ['r1', 'r2'].flatMap((r, i) => ['c1', 'c2', 'c3'].map((column, k) => ({ row: r, column, value: i === 1 && k === 2 ? null : 10 * i + k, sd: null, n: 1 })));
     const texts = figure => [...painted(figure).matchAll(/<text x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)</g)].map(m => ({ x: Number(m[1]), y: Number(m[2]), word: m[3] }));
     for (const width of [700, 200]) {
-        const figure = gridFigure(cells, { ...how, width, theme: 'light' }), all = texts(figure), place = word => all.find(t => t.word === word);
+        const figure = gridFigure(cells, { ...how, width, theme: 'light', metric: 'acc/val' }), all = texts(figure), place = word => all.find(t => t.word === word);
         const turned = width === 200;
         assert.deepEqual(turned ? figure.names.columns : figure.names.rows, ['r1', 'r2']);
         assert.equal(place('11')[turned ? 'y' : 'x'], place('1')[turned ? 'y' : 'x'], 'one column of the table');
         assert.equal(place('11')[turned ? 'x' : 'y'], place('10')[turned ? 'x' : 'y'], 'one row of it');
         assert.equal(all.filter(t => t.word === '–').length, 1);
+        assert.deepEqual([...new Set(figure.rows.map(r => r[5]))], ['metric', 'acc/val']);
     }
     assert.equal(gridSays('Loss', cells, say), 'Loss: from 0 (r1, c1) to 11 (r2, c2), 5 of 6 combinations.');
 });

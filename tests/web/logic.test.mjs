@@ -420,6 +420,9 @@ test('test_table_as_csv_has_keys_and_whole_numbers', () => {
     assert.deepEqual(rows, [['id', 'state', 'name', 'acc/val', '/attention/k', 'progress', 'time', 'created'],
         ['7', 'succeeded', 'A, "b"', '0.912345678', '8', '0.5', '1.25', '2026-01-01T00:00:00.000Z'], ['8', 'queued', 'run 8', '', '', '0.5', '', '2026-01-01T00:00:00.000Z']]);
     assert.ok(toCsv(rows).split('\n')[1].startsWith('7,succeeded,"A, ""b""",0.912345678,8'));
+    // A loss says the part of the data that it is from.
+    assert.deepEqual(tableRows([run('9', { latest: { 'loss/train': .5 } }), run('10', { latest: { 'loss/train': .5, 'loss/val': .75 } })], parseColumns('name,loss')),
+        [['id', 'name', 'loss/train', 'loss/val'], ['9', 'run 9', '0.5', ''], ['10', 'run 10', '0.5', '0.75']]);
 });
 
 test('test_columns_sort_puts_runs_without_a_value_last_either_way', () => {

@@ -9,6 +9,8 @@ import { bytes, number } from '../format.js';
 /** @typedef {{name: string, points: {x: number, n: number, mean: number | null, sd: number | null}[], target?: number | null, of?: number}} Curve `of`: combinations of which it is the best */
 
 const finite = (/** @type {unknown} */ v) => typeof v === 'number' && Number.isFinite(v);
+/** A title that names the metric, and so the part of the data. @param {string} title @param {string} metric */
+const titled = (title, metric) => (metric ? `${title} (${metric})` : title);
 const ticksOf = (/** @type {number[]} */ list, /** @type {(v: number) => string} */ say) => list.map(at => ({ at, word: say(at) }));
 const shapes = ['circle', 'square', 'triangle', 'diamond', 'cross', 'bar'];
 
@@ -16,10 +18,10 @@ const shapes = ['circle', 'square', 'triangle', 'diamond', 'cross', 'bar'];
  * Means over seeds against the step, with a band of one deviation. What a paper's line ended at is dotted in its colour, where it
  * lies within reach.
  * @param {Curve[]} curves
- * @param {{title: string, width: number, inks: Inks, say: (v: number) => string, log?: boolean, level?: {at: number, word: string} | null}} how `level`: a bound, drawn where it lies within reach
+ * @param {{title: string, width: number, inks: Inks, say: (v: number) => string, metric?: string, log?: boolean, level?: {at: number, word: string} | null}} how `metric`: its key, which says the part of the data, is in the title of what is saved; `level`: a bound, drawn where it lies within reach
  * @returns {Figure}
  */
-export function curvesFigure(curves, { title, width, inks, say, log = false, level = null }) {
+export function curvesFigure(curves, { title, width, inks, say, metric = '', log = false, level = null }) {
     const all = curves.flatMap(c => c.points.filter(p => finite(p.mean) && (!log || /** @type {number} */ (p.mean) > 0)));
     const ends = all.flatMap(({ mean, sd }) => (log ? [Number(mean)] : [Number(mean) - (sd ?? 0), Number(mean) + (sd ?? 0)]));
     const spread = Math.max(...ends) - Math.min(...ends);
@@ -30,13 +32,13 @@ export function curvesFigure(curves, { title, width, inks, say, log = false, lev
     const steps = all.map(p => p.x), from = Math.min(...steps, Infinity), to = Math.max(...steps, -Infinity);
     const [left, right] = from < to ? [Math.min(from, to * .02), to] : [0, Number.isFinite(to) && to > 0 ? to * 2 : 1];
     return {
-        title, width, height: 270,
+        title: titled(title, metric), width, height: 270,
         x: { title: 'step', low: left, high: right, ticks: ticksOf(linearTicks(left, right, Math.max(3, Math.floor(width / 110))), number) },
         y: { title: '', low, high, log, ticks: ticksOf(log ? logTicks(low, high, 6) : linearTicks(low, high, 5), say) },
         lines: [...targets.map((t, i) => ({ name: i ? '' : 'paper, at the end', unnamed: i > 0, ink: t.ink, dash: [1, 4], width: 1.6, points: /** @type {[number, number][]} */ ([[left, t.at], [right, t.at]]) })), ...curves.map((c, i) => ({ name: c.name, ink: inks(i)[0], dash: inks(i)[1], width: 1.8, points: c.points.map(p => /** @type {[number, number | null]} */ ([p.x, finite(p.mean) ? p.mean : null])),
             band: log ? undefined : c.points.filter(p => finite(p.mean) && p.sd).map(p => /** @type {[number, number, number]} */ ([p.x, Number(p.mean) - Number(p.sd), Number(p.mean) + Number(p.sd)])) }))],
         levels,
-        rows: [['line', 'step', 'mean', 'sd', 'n'], ...curves.flatMap(c => c.points.map(p => [c.name, p.x, p.mean ?? '', p.sd ?? '', p.n].map(String)))],
+        rows: [['line', 'step', 'mean', 'sd', 'n', 'metric'], ...curves.flatMap(c => c.points.map(p => [c.name, p.x, p.mean ?? '', p.sd ?? '', p.n, metric].map(String)))],
     };
 }
 
@@ -57,24 +59,24 @@ export function curvesSay(what, curves, say) {
 /**
  * A result against a setting, one line for each value of the others.
  * @param {{name: string, marks: {x: number, y: number, sd: number | null, n: number, best?: boolean}[], rule?: {at: number, word: string}}[]} groups
- * @param {{title: string, width: number, inks: Inks, say: (v: number) => string, xTitle: string, log?: boolean, rules?: {at: number, word: string}[], level?: {at: number, word: string} | null}} how
+ * @param {{title: string, width: number, inks: Inks, say: (v: number) => string, xTitle: string, metric?: string, log?: boolean, rules?: {at: number, word: string}[], level?: {at: number, word: string} | null}} how
  * @returns {Figure}
  */
-export function againstFigure(groups, { title, width, inks, say, xTitle, log = false, rules = [], level = null }) {
+export function againstFigure(groups, { title, width, inks, say, xTitle, metric = '', log = false, rules = [], level = null }) {
     const marks = groups.flatMap(g => g.marks), xs = marks.map(m => m.x), ends = [...marks.flatMap(m => [m.y - (m.sd ?? 0), m.y + (m.sd ?? 0)]), ...level ? [level.at] : []];
     const [low, high] = reach(Math.min(...ends), Math.max(...ends), false);
     const first = Math.min(...xs), last = Math.max(...xs), room = log ? (last / first) ** .04 || 2 : (last - first) * .04 || .5;
     const [left, right] = log ? [first / Math.max(room, 1.05), last * Math.max(room, 1.05)] : [first - room, last + room];
     const own = [...new Set(xs)].sort((a, b) => a - b), few = own.length <= Math.max(3, Math.floor(width / 70));
     return {
-        title, width, height: 270,
+        title: titled(title, metric), width, height: 270,
         x: { title: log ? `${xTitle} (log)` : xTitle, low: left, high: right, log, ticks: ticksOf(few ? own : log ? logTicks(left, right, 6) : linearTicks(left, right, 6), number) },
         y: { title: '', low, high, ticks: ticksOf(linearTicks(low, high, 5), say) },
         lines: groups.map((g, i) => ({ name: groups.length > 1 ? g.name : '', ink: inks(i)[0], dash: inks(i)[1], width: 1.6, points: g.marks.slice().sort((a, b) => a.x - b.x).map(m => /** @type {[number, number]} */ ([m.x, m.y])) })),
         marks: groups.flatMap((g, i) => g.marks.flatMap(m => [{ x: m.x, y: m.y, sd: m.sd, ink: inks(i)[0], shape: shapes[i % shapes.length], size: 4.5 },
             ...m.best ? [{ x: m.x, y: m.y, sd: null, ink: inks(i)[0], shape: 'circle', size: 10, hollow: true }] : []])),
         rules: rules.filter(r => r.at >= left && r.at <= right), levels: level ? [level] : [],
-        rows: [['line', xTitle, 'mean', 'sd', 'n', 'best'], ...groups.flatMap(g => g.marks.map(m => [g.name, m.x, m.y, m.sd ?? '', m.n, m.best ? 'best' : ''].map(String)))],
+        rows: [['line', xTitle, 'mean', 'sd', 'n', 'best', 'metric'], ...groups.flatMap(g => g.marks.map(m => [g.name, m.x, m.y, m.sd ?? '', m.n, m.best ? 'best' : '', metric].map(String)))],
     };
 }
 
@@ -158,10 +160,10 @@ export const memorySays = list => list.map(m => `${m.name}: planned ${categories
 /**
  * A result for two groups of settings, as cells; turned where it would be too wide.
  * @param {Cell[]} cells
- * @param {{title: string, width: number, theme: 'light' | 'dark', say: (v: number) => string}} how
+ * @param {{title: string, width: number, theme: 'light' | 'dark', say: (v: number) => string, metric?: string}} how
  * @returns {Figure & {names: {rows: string[], columns: string[]}}}
  */
-export function gridFigure(cells, { title, width, theme, say }) {
+export function gridFigure(cells, { title, width, theme, say, metric = '' }) {
     let rows = [...new Set(cells.map(c => c.row))], columns = [...new Set(cells.map(c => c.column))];
     const turned = columns.length > rows.length && (width - leftOf(width, rows)) / columns.length < 60;
     if (turned)
@@ -169,8 +171,8 @@ export function gridFigure(cells, { title, width, theme, say }) {
     const values = cells.map(c => c.value).filter(finite).map(Number), low = Math.min(...values), high = Math.max(...values);
     const ROW = 40;
     return {
-        title, width, height: rows.length * ROW + 74, x: blank, y: blank, lines: [], names: { rows, columns },
-        rows: [['row', 'column', 'mean', 'sd', 'n'], ...cells.map(c => [c.row, c.column, c.value ?? '', c.sd ?? '', c.n].map(String))],
+        title: titled(title, metric), width, height: rows.length * ROW + 74, x: blank, y: blank, lines: [], names: { rows, columns },
+        rows: [['row', 'column', 'mean', 'sd', 'n', 'metric'], ...cells.map(c => [c.row, c.column, c.value ?? '', c.sd ?? '', c.n, metric].map(String))],
         drawing: (painter, ink, top) => {
             const left = leftOf(width, rows), wide = (width - 12 - left) / columns.length;
             columns.forEach((name, j) => name.split(' ').slice(0, 4).forEach((word, k) => painter.text(left + (j + .5) * wide, top + 10 + 13 * k, cut(word, wide), { size: 11, ink: ink.muted, anchor: 'middle' })));

@@ -102,8 +102,8 @@ export function pictureShop({ name, jobs, signal, small }) {
         const means = curves.flatMap(c => c.points.map(p => p.mean ?? 0)).filter(v => v > 0), log = means.length > 0 && (level !== null || Math.max(...means) / Math.min(...means) > 50);
         const picture = new Picture(title, { signal, file: file(title) });
         picture.show({
-            make: width => curvesFigure(curves, { title, width: Math.min(width, 760), inks: inkOf, say: sayOf(metric), log, level }),
-            says: curvesSay(title, curves, sayOf(metric)),
+            make: width => curvesFigure(curves, { title, width: Math.min(width, 760), inks: inkOf, say: sayOf(metric), metric, log, level }),
+            says: curvesSay(`${title} (${metric})`, curves, sayOf(metric)),
         });
         return picture.el;
     }
@@ -161,7 +161,7 @@ export function pictureShop({ name, jobs, signal, small }) {
                 return { cards: [] };
             const card = (/** @type {string} */ title, /** @type {typeof groups} */ list, /** @type {{at: number, word: string}[]} */ rules) => {
                 const picture = new Picture(title, { signal, file: file(title) });
-                picture.show({ make: width => againstFigure(list, { title, width: Math.min(width, 760), inks: inkOf, say, xTitle: x, log: a.log, rules }), says: againstSays(title, list, { say, xTitle: x, more: a.mode === 'max' }) });
+                picture.show({ make: width => againstFigure(list, { title, width: Math.min(width, 760), inks: inkOf, say, xTitle: x, metric: a.metric, log: a.log, rules }), says: againstSays(`${title} (${a.metric})`, list, { say, xTitle: x, more: a.mode === 'max' }) });
                 return picture.el;
             };
             return { cards: [...groups.map(g => card(`${spec.title}, ${g.name}`, [{ ...g, name: '' }], g.rule ? [g.rule] : [])), ...groups.length > 1 ? [card(`${spec.title}, all over each other`, groups, [])] : []] };
@@ -192,7 +192,7 @@ export function pictureShop({ name, jobs, signal, small }) {
             if (list.length === 0)
                 return { cards: [] };
             const picture = new Picture(spec.title, { signal, file: file(spec.title) });
-            picture.show({ make: width => againstFigure(list, { title: spec.title, width: Math.min(width, 760), inks: inkOf, say: sayOf(metric), xTitle, level }), says: againstSays(spec.title, list, { say: sayOf(metric), xTitle, more: sweep.mode === 'max' }) });
+            picture.show({ make: width => againstFigure(list, { title: spec.title, width: Math.min(width, 760), inks: inkOf, say: sayOf(metric), metric, xTitle, level }), says: againstSays(`${spec.title} (${metric})`, list, { say: sayOf(metric), xTitle, more: sweep.mode === 'max' }) });
             return { cards: [picture.el] };
         },
 
@@ -205,7 +205,7 @@ export function pictureShop({ name, jobs, signal, small }) {
             if (!cells.some(c => c.value !== null))
                 return { cards: [] };
             const picture = new Picture(spec.title, { signal, file: file(spec.title) });
-            picture.show({ make: width => gridFigure(cells, { title: spec.title, width: Math.min(width, 900), theme: themeNow(), say: sayOf(metric) }), says: gridSays(spec.title, cells, sayOf(metric)) });
+            picture.show({ make: width => gridFigure(cells, { title: spec.title, width: Math.min(width, 900), theme: themeNow(), say: sayOf(metric), metric }), says: gridSays(`${spec.title} (${metric})`, cells, sayOf(metric)) });
             return { cards: [picture.el] };
         },
 

@@ -37,7 +37,10 @@ const share = run => (run.step !== null && run.totalSteps ? run.step / run.total
 /** @param {Run} run */
 const loss = run => run.latest['loss/val'] ?? run.latest['loss/train'] ?? null;
 
-/** The latest values that the column named loss chooses from. */
+/** With the part of the data that it is from. @param {Run} run */
+const lossWord = run => (loss(run) === null ? '–' : `${number(loss(run))} ${run.latest['loss/val'] === undefined || run.latest['loss/val'] === null ? 'train' : 'val'}`);
+
+/** The latest values that the column named loss chooses from; each has a column of its own in a CSV. */
 export const LOSS_KEYS = ['loss/train', 'loss/val'];
 
 /** Metrics that say how good a run is, each sorted by its own direction: those that any run has are shown. */
@@ -102,7 +105,7 @@ const own = [
         } },
     { id: 'course', title: 'Loss curve', group: 'Run', width: 100, text: 'Validation loss over the run.', metric: COURSE_KEY, value: run => run.latest[COURSE_KEY], draw: drawSpark },
     { id: 'loss', title: 'Loss', group: 'Run', width: 92, num: true, value: loss, text: 'The latest validation loss, else the training loss.',
-        draw: (cell, run) => put(cell, number(loss(run))) },
+        draw: (cell, run) => put(cell, lossWord(run)) },
     { id: 'time', title: 'Time', group: 'Run', width: 116, num: true, down: true, text: 'How long it worked, without waiting and pauses.', value: run => run.used,
         draw: (cell, run) => put(cell, duration(run.used)) },
     { id: 'created', title: 'Created', group: 'Run', width: 100, num: true, down: true, value: run => Date.parse(run.created),
@@ -287,7 +290,7 @@ const written = { state: standing, name: run => run.name, created: run => run.cr
  * @returns {string[][]}
  */
 export function tableRows(runs, chosen) {
-    const columns = chosen.map(({ column }) => column).filter(column => !['id', 'course'].includes(column.id));
+    const columns = chosen.flatMap(({ column }) => (column.id === 'loss' ? LOSS_KEYS.map(metricColumn) : [column])).filter(column => !['id', 'course'].includes(column.id));
     const cell = (/** @type {Sortable} */ value) => (value === null || value === undefined ? '' : String(value));
     return [['id', ...columns.map(column => column.metric ?? column.field ?? column.id)],
         ...runs.map(run => [run.id, ...columns.map(column => cell((written[column.id] ?? column.value)(run)))])];

@@ -176,7 +176,7 @@ export function sweepView(context) {
             stats.push(['Best combination', say(sweep.best.values), rivals()], [`${about.title}, ${sweep.metric.endsWith('/val') ? 'validation' : 'latest'}${sd ? `, mean ± sd of ${sweep.best.value.n}` : ''}`, mean, sd]);
         }
         if (sweep.best_run)
-            stats.push(['Best run', `#${sweep.best_run.run_id}`, present(about, sweep.best_run.value)]);
+            stats.push(['Best run', `#${sweep.best_run.run_id}`, `${present(about, sweep.best_run.value)}${sweep.metric.endsWith('/val') ? ', validation' : ''}`]);
         tiles.hidden = stats.length === 0;
         fill(tiles, stats.map(([name, value, small]) => h('div', { class: 'tile' }, h('dt', null, name), h('dd', null,
             name === 'Best run' ? h('a', { href: `#/runs/${sweep?.best_run?.run_id}` }, value) : value, small ? h('small', null, ` ${small}`) : null))));

@@ -103,7 +103,7 @@ export function pictureShop({ name, jobs, signal, small }) {
         const picture = new Picture(title, { signal, file: file(title) });
         picture.show({
             make: width => curvesFigure(curves, { title, width: Math.min(width, 760), inks: inkOf, say: sayOf(metric), metric, log, level }),
-            says: curvesSay(`${title} (${metric})`, curves, sayOf(metric)),
+            says: curvesSay(`${title} (${metric})`, curves, sayOf(metric)) + (!spec.lines && !only && sweep.table.length > LINES ? ` These are the first ${LINES} of ${sweep.table.length} combinations.` : ''),
         });
         return picture.el;
     }

@@ -52,6 +52,7 @@ NAMES(per, "step", "epoch");
 NAMES(warmup_form, "nanogpt", "timm");
 NAMES(drop_path_rule, "linear", "same");
 NAMES(precision, "fp32", "bf16", "fp16", "fp64", "tf32");
+NAMES(recompute, "auto", "on", "off");
 NAMES(init, "trunc_normal", "normal", "xavier", "trunc_xavier", "kaiming");
 NAMES(init_fan, "separate", "fused");
 NAMES(teacher_kind, "hard", "soft");
@@ -575,6 +576,14 @@ const struct job_field job_fields[] = {
           "are, which "
           "dry_run says",
           "M56")},
+    {ROW("/train/recompute", JOB_T_ENUM, config.train.recompute), .names = &recompute, DEF("\"auto\""),
+     FLAGS(ASIDE),
+     SAYS("cheap activations (norms, elementwise, GELU) of the backward pass: on computes them again where "
+          "that makes "
+          "the plan smaller, off keeps them; auto is off where the forecast of a cuda job fits its device "
+          "that way, else "
+          "on; the result is the same but for rounding",
+          "")},
     {ROW("/train/seed", JOB_T_INT, config.train.seed), RANGE(0, JOB_MAX_SEED), DEF("0"), FLAGS(NOPLAN),
      SAYS("of initial weights, order and augmentation", "M93")},
     {ROW("/train/deterministic", JOB_T_BOOL, config.train.deterministic), DEF("true"), FLAGS(ASIDE | ONLY),

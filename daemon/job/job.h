@@ -73,6 +73,7 @@ enum job_n_for_scale {
     JOB_N_NUMBER /* the document holds a number instead of a name */
 };
 enum job_qk_gain { JOB_QK_GAIN_SHARED, JOB_QK_GAIN_PER_HEAD };
+enum job_recompute { JOB_RECOMPUTE_AUTO, JOB_RECOMPUTE_ON, JOB_RECOMPUTE_OFF };
 enum job_form { JOB_FORM_AUTO, JOB_FORM_QUADRATIC, JOB_FORM_LINEAR };
 enum job_class_attention { JOB_CLASS_ATTENTION_SAME, JOB_CLASS_ATTENTION_SOFTMAX };
 enum job_pinv { JOB_PINV_MATRIX_ABS, JOB_PINV_GLOBAL_ABS, JOB_PINV_GLOBAL_COLSUM };
@@ -369,6 +370,7 @@ struct job_train {
     int drop_path_rule; /* enum job_drop_path_rule */
     double dropout;
     int precision; /* enum job_precision */
+    int recompute; /* enum job_recompute */
     int64_t seed;
     bool deterministic;
     int init;     /* enum job_init */

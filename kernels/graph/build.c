@@ -157,6 +157,12 @@ void pk_graph_precision(struct pk_graph *g, enum pk_precision precision)
         g->precision = precision;
 }
 
+void pk_graph_recompute(struct pk_graph *g, enum pk_recompute recompute)
+{
+    if (g)
+        g->recompute = recompute;
+}
+
 void pk_graph_exact(struct pk_graph *g, bool exact)
 {
     if (g)

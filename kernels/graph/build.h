@@ -59,6 +59,7 @@ struct pk_graph {
     bool decomposed;
     struct pk_passes_options passes;
     enum pk_precision precision;
+    enum pk_recompute recompute;
     enum pd_err err; /* sticky */
     struct pd_why why;
     struct pd_arena *arena; /* names, attributes, input lists */

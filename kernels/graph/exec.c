@@ -274,7 +274,8 @@ static bool prepare(struct pk_exec *e, const size_t *workspace)
     return true;
 }
 
-/* Makes two plans: keep every activation, or recompute cheap ones. The one with the smaller arena is used. */
+/* Makes two plans: keep every activation, or recompute cheap ones. The one with the smaller arena is used. A graph that
+ * never recomputes has the first plan alone. */
 static enum pd_err choose(struct pk_exec *e, size_t **workspace, struct pd_why *why)
 {
     struct pk_graph *kept = NULL;
@@ -298,6 +299,8 @@ static enum pd_err choose(struct pk_exec *e, size_t **workspace, struct pd_why *
         err = pk_plan_make(e->g, ws, &e->plan, why);
         if (err != PD_OK)
             goto out;
+        if (round == 0 && e->g->recompute == PK_RECOMPUTE_NEVER)
+            break;
         if (round == 0) {
             struct pk_graph *other = pk_graph_clone(e->g);
 

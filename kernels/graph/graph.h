@@ -50,6 +50,12 @@ PD_NODISCARD enum pd_err pk_graph_check(const struct pk_graph *g, struct pd_why 
 enum pk_precision { PK_PRECISION_FULL, PK_PRECISION_MIXED };
 void pk_graph_precision(struct pk_graph *g, enum pk_precision precision);
 
+/* What a plan does with cheap values that the backward part reads (elementwise nodes, norms, the activation behind a
+ * matmul). SMALLER: makes two plans, keeping them and recomputing them, and takes the one with the smaller arena.
+ * NEVER: keeps them; nothing is computed twice. SMALLER by default. The results are the same but for rounding. */
+enum pk_recompute { PK_RECOMPUTE_SMALLER, PK_RECOMPUTE_NEVER };
+void pk_graph_recompute(struct pk_graph *g, enum pk_recompute recompute);
+
 /* Nodes emitted while it is on are never narrowed: in mixed precision they and their derivatives, also those
  * emitted later, keep the types of full precision. For coordinates (bf16 loses whole pixels beyond 256),
  * residuals of equations, pseudo-inverses. Leaves are read in f32; an input computed by a node outside may have

@@ -2,7 +2,7 @@
  *
  *   step_bench [--model NAME] [--phi softmax|poly] [--device cpu|cuda] [--precision fp32|tf32|bf16|fp64]
  *              [--steps N] [--threads N] [--batch N] [--parts N] [--turns] [--profile]
- *              [--roofline PARTS] [--dump FILE]
+ *              [--keep] [--roofline PARTS] [--dump FILE]
  *
  * vit: ViT-Tiny, image 64, patch 4, batch 32. gpt: 6 x 384 x 6, T 256, batch 8, vocabulary 50257 (gpt1k:
  * 1024). deit_ti, vit_s16, vit_b16: image 224, patch 16, batch 256. gpt2: 124M, T 1024, batch 16, vocabulary
@@ -21,6 +21,7 @@
  * --turns: says "ready" and then runs as many steps as each line of standard input says, answering with their
  * seconds, so that another program can take turns on the same device. The line comes at the end of input.
  * --profile prints the CPU time by op.
+ * --keep keeps every activation; otherwise cheap ones are computed again where that makes the plan smaller.
  * --dump runs no step: it writes initial weights, input, target, loss and every gradient to FILE (safetensors), for a
  * peer to be held to. fp64 is for this alone: it shows that a peer computes the same function, where f32 also has
  * rounding.
@@ -48,7 +49,7 @@
 struct bench {
     const char *model, *phi, *device, *precision, *dump;
     int steps, threads, batch, parts, roofline;
-    bool turns, profile;
+    bool turns, profile, keep;
     struct model_spec spec;
     struct model_train_options train;
     const struct pk_backend_api *api;
@@ -85,6 +86,10 @@ static void arguments(struct bench *b, int argc, char **argv)
 
         if (strcmp(argv[i], "--profile") == 0) {
             b->profile = true;
+            continue;
+        }
+        if (strcmp(argv[i], "--keep") == 0) {
+            b->keep = true;
             continue;
         }
         if (strcmp(argv[i], "--turns") == 0) {
@@ -346,7 +351,7 @@ static void take_turns(struct bench *b)
 }
 
 static void count(const struct model *model, const struct model_train_options *train,
-                  const struct pk_backend_api *api, bool mixed, int parts)
+                  const struct pk_backend_api *api, bool mixed, bool keep, int parts)
 {
     enum pd_err (*const make[2])(const struct model *, const struct model_train_options *, struct pk_graph **,
                                  struct pd_why *) = {model_graph_part, model_graph_apply};
@@ -367,6 +372,7 @@ static void count(const struct model *model, const struct model_train_options *t
                                        : model_graph_train(model, train, false, &graph, &why),
                     &why);
         pk_graph_precision(graph, mixed ? PK_PRECISION_MIXED : PK_PRECISION_FULL);
+        pk_graph_recompute(graph, keep ? PK_RECOMPUTE_NEVER : PK_RECOMPUTE_SMALLER);
         bench_check(pk_exec_new(graph, api, NULL, &exec, &why), &why);
         pk_exec_report(exec, &report);
         pd_buf_printf(&text, "%s: %zu kernels, arena %.0f MiB (most live at once %.0f MiB)\n",
@@ -516,7 +522,7 @@ int main(int argc, char **argv)
             b.api = NULL;
         else if (strcmp(b.device, "cpu") != 0)
             bench_check(pk_backend_load(b.device, PK_LOAD_PLAN, &b.api, &why), &why);
-        count(model, &b.train, b.api, strcmp(b.precision, "bf16") == 0, b.roofline);
+        count(model, &b.train, b.api, strcmp(b.precision, "bf16") == 0, b.keep, b.roofline);
         model_free(model);
         return 0;
     }
@@ -550,6 +556,8 @@ int main(int argc, char **argv)
     for (int i = 0; i < graphs; i++) {
         if (strcmp(b.precision, "bf16") == 0)
             pk_graph_precision(graph[i], PK_PRECISION_MIXED);
+        if (b.keep)
+            pk_graph_recompute(graph[i], PK_RECOMPUTE_NEVER);
         bench_check(pk_exec_new(graph[i], b.api, b.backend, &b.exec[i], &why), &why);
         pk_exec_report(b.exec[i], &report[i]);
         bench_check(model_store_bind(store, b.exec[i], graph[i], &why), &why);

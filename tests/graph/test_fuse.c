@@ -260,6 +260,51 @@ static void test_a_transformer_has_its_norms_joined(void **state)
     }
 }
 
+/* A graph that never recomputes: no norm is computed twice, and no elementwise node of the forward part has a copy in the
+ * backward part; what is kept takes memory. */
+static void test_nothing_is_computed_twice_where_that_is_forbidden(void **state)
+{
+    const struct net n = {.batch = 4,
+                          .tokens = 64,
+                          .width = 32,
+                          .heads = 2,
+                          .depth = 3,
+                          .vocabulary = 50,
+                          .dtype = PK_F32,
+                          .train = true,
+                          .attention = {.phi = PK_PHI_POLY, .degree = 3, .scale = 0.1, .causal = true}};
+    static const enum pk_recompute ways[2] = {PK_RECOMPUTE_SMALLER, PK_RECOMPUTE_NEVER};
+
+    (void)state;
+    for (int mixed = 0; mixed < 2; mixed++) {
+        struct pk_plan_report report[2];
+        struct seen s[2];
+
+        for (int way = 0; way < 2; way++) {
+            struct pk_graph *g = pk_graph_new(false);
+            struct pk_exec *e = NULL;
+            struct pd_why why = {""};
+
+            net_build(g, &n);
+            pk_graph_precision(g, mixed ? PK_PRECISION_MIXED : PK_PRECISION_FULL);
+            pk_graph_recompute(g, ways[way]);
+            if (pk_exec_new(g, NULL, NULL, &e, &why) != PD_OK)
+                fail_msg("%s", why.text);
+            s[way] = seen_of(e);
+            pk_exec_report(e, &report[way]);
+            pk_exec_free(e);
+            pk_graph_free(g);
+        }
+        assert_true(s[0].again > 0);
+        assert_int_equal(s[1].again, 0);
+        assert_int_equal(s[1].backward_norm, 0);
+        assert_int_equal(s[1].of[PK_OP_NORM], 7);
+        assert_true(s[1].of[PK_OP_EXPR] < s[0].of[PK_OP_EXPR]);
+        assert_true(report[1].nodes < report[0].nodes);
+        assert_true(report[1].arena_bytes > report[0].arena_bytes);
+    }
+}
+
 static void see_columns(void *user, const char *scope, bool backward, const struct pk_call *call)
 {
     int *wide = user;
@@ -320,6 +365,7 @@ int main(void)
         cmocka_unit_test(test_what_passes_a_norm_is_added_by_its_derivative),
         cmocka_unit_test(test_logits_lie_aligned),
         cmocka_unit_test(test_a_transformer_has_its_norms_joined),
+        cmocka_unit_test(test_nothing_is_computed_twice_where_that_is_forbidden),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

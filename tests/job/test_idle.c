@@ -283,6 +283,7 @@ static const char *const always[] = {
     "/train/dropout",
     "/resources/device",
     "/train/precision",
+    "/train/recompute",
     "/train/seed",
     "/train/deterministic",
     "/train/init",

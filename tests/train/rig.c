@@ -50,6 +50,8 @@ static void on_metrics(void *user, const struct train_point *points, size_t coun
     b->points = realloc(b->points, (b->count + count) * sizeof *b->points);
     for (size_t i = 0; i < count; i++) {
         if (timing(points[i].key)) {
+            if (!strcmp(points[i].key, "mem/arena"))
+                b->arena = points[i].value;
             assert_true(points[i].value > 0 || !strcmp(points[i].key, "data_wait") ||
                         !strcmp(points[i].key, "comm/wait"));
             continue;

@@ -43,6 +43,7 @@ struct book {
     int written, written_best;
     char last_path[1024];
     int64_t progress;
+    double arena; /* the last mem/arena: like times it is no point, because it depends on the machine */
     /* stop when this step's points have come, or inside the evaluation after it */
     int64_t stop_at;
     enum train_stop how;

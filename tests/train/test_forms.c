@@ -228,6 +228,128 @@ static void test_bf16_goes_on_as_it_began(void **state)
     run_api = NULL;
 }
 
+/* ---- train.recompute ---- */
+
+static size_t device_bytes; /* what the device says that it has */
+
+static enum pd_err info_of_a_device(struct pk_backend *b, struct pk_backend_info *ret, struct pd_why *why)
+{
+    enum pd_err err = pk_backend_cpu()->info(b, ret, why);
+
+    ret->memory_total = device_bytes;
+    return err;
+}
+
+#define KEEPS(device, train)                                                                                 \
+    "{\"model\":{\"preset\":\"vit_micro\",\"width\":32,\"depth\":3,\"heads\":2,\"patch\":7},"                \
+    "\"data\":{\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\",\"train\":40,\"val\":4}},"           \
+    "\"diagnostics\":{\"every\":0},\"resources\":{\"device\":\"" device "\",\"threads\":1},"                 \
+    "\"train\":{\"steps\":4,\"batch\":20,\"eval_every\":4,\"precision\":\"fp32\","                           \
+    "\"checkpoint_every\":{\"steps\":2}" train "}}"
+
+/* Runs to the end; the bytes of the arena, and what the last checkpoint says. */
+static double arena_of(const char *job, struct book *b, const char *start, bool *ret_kept)
+{
+    struct train_outcome out;
+    struct pd_why why = {""};
+    struct data_st *st = NULL;
+    const char *how;
+
+    if (run(job, b, start, 1, &out, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    if (data_st_open(b->last_path, &st, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    how = data_st_meta(st, "polyd.recompute");
+    assert_non_null(how);
+    *ret_kept = strcmp(how, "off") == 0;
+    assert_true(*ret_kept || strcmp(how, "on") == 0);
+    data_st_free(st);
+    return b->arena;
+}
+
+static int64_t forecast_of(const char *job, int64_t memory_bytes, const char *key)
+{
+    struct job_config *config = NULL;
+    struct pd_buf plan;
+    struct pd_why why = {""};
+    int64_t value;
+
+    assert_int_equal(job_config_load(job, strlen(job), &config, &why), PD_OK);
+    pd_buf_init(&plan, 0);
+    if (train_plan(config, NULL, &root, 1, NULL, memory_bytes, &plan, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    assert_non_null(strstr(plan.data, key));
+    value = strtoll(strstr(plan.data, key) + strlen(key), NULL, 10);
+    pd_buf_done(&plan);
+    job_config_free(config);
+    return value;
+}
+
+/* Of two arenas; a forecast knows no number of threads, on which scratch depends. */
+static bool is_about(double arena, double want)
+{
+    return fabs(arena - want) < 0.05 * want;
+}
+
+static void test_activations_are_kept_where_asked_for_or_where_they_fit(void **state)
+{
+    static const struct {
+        const char *job;
+        bool kept[2]; /* on a device with room for all, and on a small one */
+    } cases[] = {
+        {KEEPS("cuda", ""), {true, false}},
+        {KEEPS("cuda", ",\"recompute\":\"off\""), {true, true}},
+        {KEEPS("cuda", ",\"recompute\":\"on\""), {false, false}},
+        {KEEPS("cpu", ""), {false, false}}, /* whose memory other runs share */
+        {KEEPS("cpu", ",\"recompute\":\"off\""), {true, true}},
+    };
+    struct pk_backend_api cpu = *pk_backend_cpu();
+    const double off = (double)forecast_of(KEEPS("cpu", ",\"recompute\":\"off\""), 0, "\"arena_bytes\":"),
+                 on = (double)forecast_of(KEEPS("cpu", ",\"recompute\":\"on\""), 0, "\"arena_bytes\":");
+    const size_t total = (size_t)forecast_of(KEEPS("cpu", ",\"recompute\":\"off\""), 0, "\"total_bytes\":");
+    struct book first = {.stop_after_calls = 3, .how = TRAIN_STOP_CHECKPOINT}, b;
+    char path[1024];
+    double loss[2] = {0}, arena;
+    bool kept;
+
+    (void)state;
+    assert_true(on < 0.9 * off);
+    cpu.info = info_of_a_device;
+    run_api = &cpu;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int small = 0; small < 2; small++) {
+            b = (struct book){0};
+            clear();
+            device_bytes =
+                (total + 1) * 100 / TRAIN_KEEP_PERCENT + 200; /* 85 % of it is just enough, or just not */
+            device_bytes -= small ? 600 : 0;
+            arena = arena_of(cases[i].job, &b, NULL, &kept);
+            if (!is_about(arena, cases[i].kept[small] ? off : on))
+                fail_msg("case %zu, small %d: an arena of %.0f; kept %.0f, computed again %.0f", i, small,
+                         arena, off, on);
+            assert_int_equal(kept, cases[i].kept[small]);
+            loss[small] = find(&b, "loss/train", 4)->value;
+            if (small) /* the same numbers, but for rounding */
+                assert_true(fabs(loss[1] - loss[0]) <= 1e-5 * fabs(loss[0]));
+            close_book(&b);
+        }
+    /* A run that goes on does as it began, unless its document says otherwise. */
+    clear();
+    device_bytes = 2 * total;
+    (void)arena_of(cases[0].job, &first, NULL, &kept);
+    assert_true(kept && !find(&first, "loss/train", 4));
+    snprintf(path, sizeof path, "%s", first.last_path);
+    close_book(&first);
+    device_bytes = 1000;
+    b = (struct book){0};
+    assert_true(is_about(arena_of(cases[0].job, &b, path, &kept), off) && kept);
+    close_book(&b);
+    b = (struct book){0};
+    assert_true(is_about(arena_of(cases[2].job, &b, path, &kept), on) && !kept);
+    close_book(&b);
+    run_api = NULL;
+}
+
 /* A step in parts is that of the whole batch, but for the order of its sums; f64 shows nothing else. */
 static void test_parts_make_the_step_of_the_whole_batch(void **state)
 {
@@ -572,6 +694,7 @@ int main(void)
         T(test_an_early_end_is_the_same_after_a_stop),
         T(test_bf16_goes_on_after_a_stop_and_ends_near_f32),
         T(test_bf16_goes_on_as_it_began),
+        T(test_activations_are_kept_where_asked_for_or_where_they_fit),
         T(test_parts_make_the_step_of_the_whole_batch),
         T(test_averages_are_those_of_the_weights),
         T(test_averages_are_judged_and_served_where_asked_for),

@@ -452,7 +452,7 @@ static void test_a_step_is_counted(void **state)
     pd_buf_init(&plan, 0);
     pd_buf_init(&text, 0);
     assert_int_equal(train_plan(config, NULL, &root, 1, NULL, 0, &plan, &why), PD_OK);
-    assert_int_equal(train_count(config, NULL, &root, 1, NULL, &peaks, &text, &why), PD_OK);
+    assert_int_equal(train_count(config, NULL, &root, 1, NULL, 0, &peaks, &text, &why), PD_OK);
     assert_non_null(strstr(text.data, "counted, not measured: at 1000 TFLOP/s and 1.00 TB/s"));
     line = strstr(plan.data, "\"parameters\":");
     assert_non_null(line);
@@ -479,7 +479,7 @@ static double counted(const char *json)
 
     assert_int_equal(job_config_load(json, strlen(json), &config, &why), PD_OK);
     pd_buf_init(&text, 0);
-    assert_int_equal(train_count(config, NULL, &root, 1, NULL, &peaks, &text, &why), PD_OK);
+    assert_int_equal(train_count(config, NULL, &root, 1, NULL, 0, &peaks, &text, &why), PD_OK);
     line = strstr(text.data, "\ntotal");
     assert_non_null(line);
     assert_int_equal(sscanf(line, " total %lf %lf %lf %lf", &kernels, &read, &written, &tflop), 4);

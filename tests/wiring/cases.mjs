@@ -191,6 +191,8 @@ export const cases = [
     ...each('/train/precision', [[imageJob(single('fp32')), { tolerance: 1e-5, differs: 1e-11 }], [textJob(single('fp32')), { tolerance: 1e-5, differs: 1e-11 }],
         [imageJob(single('bf16')), { tolerance: 0.03, differs: 1e-4, only: ['loss/train', 'loss/val', 'grad/norm'] }],
         [labelJob(single('bf16')), { tolerance: 0.03, differs: 1e-5, only: ['loss/train', 'loss/val', 'grad/norm'] }]]),
+    // The same numbers; what changes is the memory (fields.test.mjs).
+    ...each('/train/recompute', [[imageJob({ model: { depth: 3 }, train: { recompute: 'off', batch: 12 } }), { inert: true }], [textJob({ train: { recompute: 'off', accumulation: 2, batch: 8 } }), { inert: true }]]),
     ...each('/train/seed', [[imageJob({ train: { seed: 3, dropout: 0.2 } })], [textJob({ train: { seed: 2 ** 40 + 5, dropout: 0.2, batch: 3 } })]]),
     ...each('/train/init', ['trunc_normal', 'normal', 'xavier'].flatMap(init => [[imageJob({ train: { init } })], [textJob({ train: { init } })]])
         .map(([job]) => [job, { instead: 'trunc_xavier' }])),

@@ -46,6 +46,11 @@ describe('fields', { concurrency: 2 }, () => {
                 assert.deepEqual([...got.series.get('mem/optimizer').values()], [want.optimiser.bytes]);
                 assert.deepEqual([...got.series.get('mem/optimizer_per_parameter').values()], [want.optimiser.each]);
             }
+            if (field === '/train/recompute') { // kept activations take more memory than those that are computed again
+                const arena = numbers => [...numbers.series.get('mem/arena').values()][0], again = await rig.run(placed(job, field, 'on'));
+                agree(again, want, { tolerance });
+                assert.ok(arena(got) > arena(again), `an arena of ${arena(got)} bytes, and of ${arena(again)} where activations are computed again`);
+            }
             if (differs !== undefined)
                 assert.ok(differences(got, want, { tolerance: differs, only }).length > 0, `the same numbers as in double, to ${differs}`);
             if (inert || rest.instead === null || differs !== undefined)

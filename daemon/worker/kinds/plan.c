@@ -86,7 +86,8 @@ int worker_plan_main(int argc, char **argv)
     if (kind && !kind->plan)
         pd_buf_str(&out, "{}");
     else if (kind)
-        err = roofline ? train_count(config, at.state_dir, roots, at.root_count, at.cache, &peaks, &out, &why)
+        err = roofline ? train_count(config, at.state_dir, roots, at.root_count, at.cache, at.memory_bytes,
+                                     &peaks, &out, &why)
                        : kind->plan(config, &at, &out, &why);
     if (err == PD_OK && (fwrite(out.data, 1, out.len, stdout) != out.len || fflush(stdout)))
         err = pd_fail(&why, PD_ERR_IO, "cannot write the plan");

@@ -198,6 +198,7 @@ static enum pd_err list_meta(struct contents *c, struct pd_why *why)
     if (session_cpu_bf16(s))
         add_meta(c, SESSION_BF16, "%s",
                  pk_cpu_bf16_of(s->backend, note, sizeof note) ? "products" : "reference");
+    add_meta(c, SESSION_RECOMPUTE, "%s", setup->keep_activations ? "off" : "on");
     add_meta(c, "polyd.data.kind", "%s", setup->task->data_kind);
     add_meta(c, "polyd.data.mean", d->channels == 3 ? "%.9g,%.9g,%.9g" : "%.9g", (double)d->mean[0],
              (double)d->mean[1], (double)d->mean[2]);

@@ -1,9 +1,17 @@
 /* daemon/worker/train/graphs.c: see graphs.h. */
 #include "daemon/worker/train/graphs.h"
 
+/* What a step computes twice, as train.recompute says; graphs that make no derivative keep nothing. */
+static enum pd_err recomputing(const struct train_setup *s, enum pd_err err, struct pk_graph **ret)
+{
+    if (err == PD_OK)
+        pk_graph_recompute(*ret, s->keep_activations ? PK_RECOMPUTE_NEVER : PK_RECOMPUTE_SMALLER);
+    return err;
+}
+
 static enum pd_err part(const struct train_setup *s, struct pk_graph **ret, struct pd_why *why)
 {
-    return model_graph_part(s->model, &s->options, ret, why);
+    return recomputing(s, model_graph_part(s->model, &s->options, ret, why), ret);
 }
 
 static enum pd_err apply(const struct train_setup *s, struct pk_graph **ret, struct pd_why *why)
@@ -13,12 +21,12 @@ static enum pd_err apply(const struct train_setup *s, struct pk_graph **ret, str
 
 static enum pd_err whole(const struct train_setup *s, struct pk_graph **ret, struct pd_why *why)
 {
-    return model_graph_train(s->model, &s->options, false, ret, why);
+    return recomputing(s, model_graph_train(s->model, &s->options, false, ret, why), ret);
 }
 
 static enum pd_err point(const struct train_setup *s, struct pk_graph **ret, struct pd_why *why)
 {
-    return model_graph_line(s->model, &s->options, ret, why);
+    return recomputing(s, model_graph_line(s->model, &s->options, ret, why), ret);
 }
 
 static enum pd_err pair(const struct train_setup *s, struct pk_graph **ret, struct pd_why *why)
@@ -58,7 +66,7 @@ static enum pd_err maps(const struct train_setup *s, struct pk_graph **ret, stru
 
 static enum pd_err gradient(const struct train_setup *s, struct pk_graph **ret, struct pd_why *why)
 {
-    return model_graph_gradient(s->model, &s->options, ret, why);
+    return recomputing(s, model_graph_gradient(s->model, &s->options, ret, why), ret);
 }
 
 size_t train_graphs(const struct train_setup *s, struct train_graph list[TRAIN_GRAPHS])

@@ -97,6 +97,22 @@ out:
     return err;
 }
 
+enum pd_err train_recompute_choose(struct train_setup *s, const struct job_config *c,
+                                   const struct pk_backend_api *api, int64_t memory_bytes, struct pd_why *why)
+{
+    struct forecast f;
+    enum pd_err err;
+
+    s->keep_activations = c->train.recompute == JOB_RECOMPUTE_OFF;
+    if (c->train.recompute != JOB_RECOMPUTE_AUTO || c->resources.device != JOB_DEVICE_CUDA ||
+        memory_bytes <= 0)
+        return PD_OK;
+    s->keep_activations = true;
+    err = forecast(s, api, &f, why);
+    s->keep_activations = err == PD_OK && (int64_t)f.total <= memory_bytes / 100 * TRAIN_KEEP_PERCENT;
+    return err;
+}
+
 /* The plan with more accumulation: the first of some that fits, else the last. */
 static enum pd_err put_accumulated(struct train_setup *s, const struct pk_backend_api *api,
                                    int64_t memory_bytes, struct pd_buf *b, struct pd_why *why)
@@ -168,6 +184,7 @@ static void put_forecast(const struct train_setup *s, const struct job_config *c
     pd_json_kv_int(b, "train_samples", s->info->count[DATA_TRAIN]);
     pd_json_kv_int(b, "val_samples", s->info->count[DATA_VAL]);
     pd_json_kv_int(b, "test_samples", s->info->count[DATA_TEST]);
+    pd_json_kv_bool(b, "recompute", !s->keep_activations);
     pd_json_kv_num(b, "n_for_scale", spec->attention.n_for_scale);
     pd_json_kv_num(b, "scale", spec->attention.scale_value);
 }
@@ -183,6 +200,8 @@ enum pd_err train_plan(struct job_config *config, const char *state_dir, const s
 
     if (err == PD_OK)
         err = train_backend(config, true, &api, why);
+    if (err == PD_OK)
+        err = train_recompute_choose(&s, config, api, memory_bytes, why);
     if (err == PD_OK)
         err = forecast(&s, api, &f, why);
     if (err != PD_OK)
@@ -260,8 +279,8 @@ static enum pd_err count_graph(const struct train_setup *s, const struct train_g
 }
 
 enum pd_err train_count(struct job_config *config, const char *state_dir, const struct data_root *roots,
-                        size_t root_count, const char *cache, const struct pk_peaks *peaks,
-                        struct pd_buf *ret_text, struct pd_why *why)
+                        size_t root_count, const char *cache, int64_t memory_bytes,
+                        const struct pk_peaks *peaks, struct pd_buf *ret_text, struct pd_why *why)
 {
     struct pk_roofline sum = {0};
     struct train_setup s;
@@ -272,6 +291,8 @@ enum pd_err train_count(struct job_config *config, const char *state_dir, const 
 
     if (err == PD_OK)
         err = train_backend(config, true, &api, why);
+    if (err == PD_OK)
+        err = train_recompute_choose(&s, config, api, memory_bytes, why);
     if (err == PD_OK)
         count = train_graphs(&s, list);
     for (size_t i = 0; i < count && err == PD_OK; i++)

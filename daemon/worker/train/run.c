@@ -212,6 +212,8 @@ static void announce(struct run *r)
     reporter_push(s->reporter, "mem/optimizer", optimiser);
     reporter_push(s->reporter, "mem/optimizer_per_parameter",
                   optimiser / (double)model_param_elements(setup->model));
+    if (setup->keep_activations)
+        reporter_log(s->reporter, "activations are kept: a step computes nothing twice");
     if (session_cpu_bf16(s) && train_bf16_note(s->config, s->backend, note, sizeof note))
         reporter_log(s->reporter, "%s", note);
     if (s->peak.flops > 0) {

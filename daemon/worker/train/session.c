@@ -54,6 +54,33 @@ static enum pd_err hold_bf16(struct session *s, struct pd_why *why)
     return PD_OK;
 }
 
+/* Whether activations are kept: as rank 0 decides, for all. A resumed run does as its checkpoint says, because the two
+ * round differently in bf16. */
+static enum pd_err choose_recompute(struct session *s, struct pd_why *why)
+{
+    const int64_t memory = s->device.memory_total > INT64_MAX ? 0 : (int64_t)s->device.memory_total;
+    bool held = s->config->train.recompute != JOB_RECOMPUTE_AUTO;
+    int64_t keep;
+    enum pd_err err = PD_OK;
+
+    for (size_t n = 0; n < s->dirs->start_count && !held; n++) {
+        struct data_st *st = NULL;
+        const char *how =
+            data_st_open(s->dirs->starts[n], &st, NULL) == PD_OK ? data_st_meta(st, SESSION_RECOMPUTE) : NULL;
+
+        held = how != NULL;
+        s->setup.keep_activations = how && !strcmp(how, "off");
+        data_st_free(st);
+    }
+    if (s->config->train.recompute != JOB_RECOMPUTE_AUTO || !held)
+        err = train_recompute_choose(&s->setup, s->config, s->api, memory, why);
+    keep = s->setup.keep_activations;
+    if (err == PD_OK)
+        err = ranks_agree(s->ranks, &keep, why);
+    s->setup.keep_activations = keep != 0;
+    return err;
+}
+
 static enum pd_err open_backend(struct session *s, struct pd_why *why)
 {
     enum pd_err err = model_tuned_new(s->dirs->cache, s->host->tuned, log_line, s->reporter, &s->tuned, why);
@@ -109,6 +136,8 @@ enum pd_err session_open(struct session *s, bool *ret_lasting, struct pd_why *wh
         err = ranks_open(&s->dirs->ranks, s->setup.ranks, s->api, s->backend, &s->ranks, why);
     if (err == PD_OK)
         ranks_lend(s->ranks, &s->lent);
+    if (err == PD_OK)
+        err = choose_recompute(s, why);
     if (err == PD_OK && s->setup.teacher.model)
         err = teacher_load(&s->setup.teacher, s->api, s->backend, &s->teacher, why);
     return err;

@@ -14,6 +14,8 @@
 
 /* Metadata of a checkpoint: "products" or "reference", how a CPU computed matrix products of bf16. */
 #define SESSION_BF16 "polyd.cpu_bf16"
+/* The same: "on" or "off", whether a step computed cheap activations twice where that saved memory. */
+#define SESSION_RECOMPUTE "polyd.recompute"
 
 struct session {
     /* The caller's; they outlive the session. */

@@ -44,6 +44,7 @@ struct train_setup {
     const double *histogram_at; /* fractions of the run at which they are taken; of the document */
     size_t histogram_count;     /* 0: none are */
     int64_t maps_every;         /* steps from one set of attention matrices to the next; 0: none is made */
+    bool keep_activations;      /* the graphs of a step compute nothing twice (train_recompute_choose) */
     int rank, ranks;
     int loader_threads;
     const struct task *task;
@@ -89,6 +90,14 @@ void train_setup_done(struct train_setup *s);
 PD_NODISCARD enum pd_err train_digest_set(struct train_setup *s, const struct job_config *c,
                                           struct pd_why *why);
 bool train_digest_fits(const struct train_setup *s, const struct data_st *st);
+
+/* plan.c: whether activations are kept, as train.recompute says. `auto` on a GPU: they are if the forecast with them is at
+ * most TRAIN_KEEP_PERCENT of memory_bytes (0: not known); on a CPU, whose memory other runs share, and where memory_bytes is
+ * not known they are not. */
+#define TRAIN_KEEP_PERCENT 85 /* the rest: the driver, the library of products, fragments */
+PD_NODISCARD enum pd_err train_recompute_choose(struct train_setup *s, const struct job_config *c,
+                                                const struct pk_backend_api *api, int64_t memory_bytes,
+                                                struct pd_why *why);
 
 /* Before a run or an evaluation: it failed, at no step, and nothing is known. */
 void train_outcome_init(struct train_outcome *ret);

@@ -212,8 +212,8 @@ PD_NODISCARD enum pd_err train_plan(struct job_config *config, const char *state
 struct pk_peaks;
 PD_NODISCARD enum pd_err train_count(struct job_config *config, const char *state_dir,
                                      const struct data_root *roots, size_t root_count, const char *cache,
-                                     const struct pk_peaks *peaks, struct pd_buf *ret_text,
-                                     struct pd_why *why);
+                                     int64_t memory_bytes, const struct pk_peaks *peaks,
+                                     struct pd_buf *ret_text, struct pd_why *why);
 
 /* "done", "diverged", "stopped", "cancelled", "failed"; static. */
 const char *train_result_name(enum train_result result);

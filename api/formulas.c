@@ -8,6 +8,7 @@
 #include "api/http.h"
 #include "api/json.h"
 #include "daemon/digest/digest.h"
+#include "kernels/formula/forecast.h"
 #include "kernels/formula/formula.h"
 
 #define SAMPLES_MAX 1001
@@ -336,6 +337,57 @@ static void write_text(struct pd_buf *b, const char *key, const struct pk_formul
     pd_buf_done(&t);
 }
 
+/* PyTorch's FlexAttention, or why not. */
+static void write_flex(struct pd_buf *b, struct pk_formula *f)
+{
+    struct pd_why why = {.text = ""};
+    struct pd_buf t;
+
+    pd_buf_init(&t, CANONICAL_MAX);
+    if (pk_formula_flex(f, &t, &why) == PD_OK) {
+        api_json_kv_str(b, "flex", t.data);
+        api_json_kv_null(b, "flex_why");
+    } else {
+        api_json_kv_null(b, "flex");
+        api_json_kv_str(b, "flex_why", why.text[0] ? why.text : "the text would be too long");
+    }
+    pd_buf_done(&t);
+}
+
+/* The size of A, and the number that puts it at softmax's ceiling. */
+static void write_forecast(struct pd_buf *b, struct pk_formula *f, const double *leaf, double n,
+                           const struct pk_formula_forecast *x)
+{
+    const double factor = isfinite(x->norm) && x->norm > 0 ? sqrt(n) / x->norm : NAN;
+    const int scalar = isfinite(factor) ? pk_formula_factor(f, leaf) : -1;
+    const struct pk_formula_param *param;
+
+    (void)pk_formula_params(f, &param);
+    write_finite(b, "norm", x->norm);
+    write_finite(b, "norm_growth", x->growth);
+    api_json_kv_num(b, "ceiling", sqrt(n));
+    write_finite(b, "factor_to_ceiling", factor);
+    api_json_key(b, "scalar_to_ceiling");
+    if (scalar >= 0) {
+        api_json_open(b, '{');
+        api_json_kv_str(b, "name", param[scalar].name);
+        api_json_kv_num(b, "init", factor * leaf[PK_LEAF_PARAM + scalar]);
+        api_json_close(b, '}');
+    } else {
+        api_json_null(b);
+    }
+    api_json_key(b, "beyond");
+    api_json_open(b, '{');
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        api_json_key(b, bf16 ? "bf16" : "f32");
+        api_json_open(b, '{');
+        write_finite(b, "over", bf16 ? x->bf16_over : x->f32_over);
+        write_finite(b, "under", bf16 ? x->bf16_under : x->f32_under);
+        api_json_close(b, '}');
+    }
+    api_json_close(b, '}');
+}
+
 static void write_answer(struct pd_buf *b, struct pk_formula *f, struct check *c,
                          const struct pk_formula_plan *plan)
 {
@@ -343,7 +395,10 @@ static void write_answer(struct pd_buf *b, struct pk_formula *f, struct check *c
     const struct pk_formula_param *param;
     struct pk_formula_report report;
     const int params = pk_formula_params(f, &param);
-    double constant, alpha, norm = pk_formula_norm(f, c->leaf, (int64_t)c->n, c->causal, c->logit_std);
+    const struct pk_formula_start start = {
+        .keys = (int64_t)c->n, .causal = c->causal, .logit_std = c->logit_std, .width = c->width};
+    struct pk_formula_forecast forecast;
+    double constant, alpha;
     char digest[DIGEST_SHA256_HEX_SIZE];
     int degree;
     const char *builtin = pk_formula_builtin(f, &degree, &constant, &alpha);
@@ -370,6 +425,7 @@ static void write_answer(struct pd_buf *b, struct pk_formula *f, struct check *c
     pd_buf_done(&t);
     write_text(b, "latex", f, pk_formula_latex);
     write_text(b, "torch", f, pk_formula_torch);
+    write_flex(b, f);
     api_json_key(b, "params");
     api_json_open(b, '[');
     for (int k = 0; k < params; k++) {
@@ -414,9 +470,8 @@ static void write_answer(struct pd_buf *b, struct pk_formula *f, struct check *c
         api_json_null(b);
     else
         api_json_num(b, report.growth);
-    write_finite(b, "norm", norm);
-    api_json_kv_num(b, "ceiling", sqrt(c->n));
-    write_finite(b, "factor_to_ceiling", isfinite(norm) && norm > 0 ? sqrt(c->n) / norm : NAN);
+    pk_formula_forecast(f, c->leaf, &start, &forecast);
+    write_forecast(b, f, c->leaf, c->n, &forecast);
     write_faults(b, "warnings", report.warning, report.warnings);
     write_samples(b, f, c);
     api_json_close(b, '}');

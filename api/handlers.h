@@ -84,6 +84,7 @@ void api_tuned_drop(struct api_req *r);
 void api_queue_list(struct api_req *r);
 void api_config_get(struct api_req *r);
 void api_field_list(struct api_req *r);
+void api_formula_list(struct api_req *r);
 void api_formula_check(struct api_req *r);
 void api_metric_catalogue(struct api_req *r);
 void api_template_list(struct api_req *r);

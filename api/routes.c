@@ -149,6 +149,7 @@ const struct api_route api_routes[] = {
     ROUTE(GET, "/api/v1/config", api_config_get, API_SURFACE_OWN, API_BODY_NONE, 0, LOOP),
     ROUTE_QUERY(GET, "/api/v1/storage", api_storage_get, API_SURFACE_OWN, API_BODY_NONE, 0, LONG),
     ROUTE(GET, "/api/v1/fields", api_field_list, API_SURFACE_OWN, API_BODY_NONE, 0, SHORT),
+    ROUTE(GET, "/api/v1/formulas", api_formula_list, API_SURFACE_OWN, API_BODY_NONE, 0, SHORT),
     ROUTE(POST, "/api/v1/formulas/check", api_formula_check, API_SURFACE_OWN, API_BODY_JSON, SMALL, LONG),
     ROUTE(GET, "/api/v1/metrics/catalogue", api_metric_catalogue, API_SURFACE_OWN, API_BODY_NONE, 0, SHORT),
     ROUTE(GET, "/api/v1/templates", api_template_list, API_SURFACE_OWN, API_BODY_NONE, 0, SHORT),

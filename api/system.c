@@ -13,6 +13,7 @@
 #include "api/openapi.h"
 #include "api/rows.h"
 #include "api/server.h"
+#include "daemon/job/gallery.h"
 #include "daemon/job/job.h"
 #include "daemon/job/metric.h"
 #include "daemon/job/template.h"
@@ -179,6 +180,11 @@ void api_metric_catalogue(struct api_req *r)
 void api_template_list(struct api_req *r)
 {
     answer_table(r, job_templates_json);
+}
+
+void api_formula_list(struct api_req *r)
+{
+    answer_table(r, job_gallery_json);
 }
 
 void api_template_get(struct api_req *r)

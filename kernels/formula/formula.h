@@ -102,6 +102,11 @@ void pk_formula_canonical(const struct pk_formula *f, struct pd_buf *out);
 void pk_formula_latex(const struct pk_formula *f, struct pd_buf *out);
 /* A Python function attention_weights(s, seen, n, ...) that computes A with PyTorch operations. */
 void pk_formula_torch(const struct pk_formula *f, struct pd_buf *out);
+/* The same for PyTorch's FlexAttention (flex.c): Python functions score_mod_of(n, ...), which gives the score_mod, and
+ * attention(query, key, value, n, ...), which undoes FlexAttention's softmax. FlexAttention computes softmaxes alone, so
+ * that A must be either softmax of something times a function of its row's sum, or a function of the entry alone that is
+ * proven to lie above a constant. Anything else: PD_ERR_UNSUPPORTED, and `why` says what stands in the way. */
+PD_NODISCARD enum pd_err pk_formula_flex(struct pk_formula *f, struct pd_buf *out, struct pd_why *why);
 
 /* ---- values, in doubles (for checks, tests and START) ---- */
 
@@ -226,7 +231,3 @@ struct pk_formula_report {
 };
 /* leaf: values as for pk_formula_value. */
 void pk_formula_report(struct pk_formula *f, const double *leaf, struct pk_formula_report *ret);
-
-/* E ||A||_F of n rows of `keys` independent normal logits of deviation `logit_std`, by quadrature (row functions:
- * by the row's moments over a fixed sample, causal rows by their lengths). */
-double pk_formula_norm(struct pk_formula *f, const double *leaf, int64_t n, bool causal, double logit_std);

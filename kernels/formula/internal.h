@@ -201,6 +201,8 @@ enum pd_err formula_compile(struct nf *f, const ref *result, int n, struct pk_fo
 /* print.c */
 enum formula_style { STYLE_TEXT, STYLE_LATEX, STYLE_TORCH };
 void formula_print(const struct pk_formula *f, ref a, enum formula_style style, struct pd_buf *out);
+/* Name of a leaf in Python; `space` is for one that Python reserves. */
+const char *formula_torch_name(const struct pk_formula *f, int leaf, char *space, size_t size);
 
 /* plan.c: A as F(s, rows) or G(rows) F(s), the row functions as leaves ROW + k, exponentials shifted by SHIFT. */
 struct split {

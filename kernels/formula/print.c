@@ -53,10 +53,12 @@ static bool decimal(struct num k, char *out, size_t size)
 static const char *leaf_name(const struct printer *p, int leaf, char *space, size_t size)
 {
     static const char *const keywords[] = {
-        "lambda", "in",     "is",      "if",       "as",       "or",     "and",    "not",   "for",    "def",
-        "del",    "try",    "while",   "with",     "pass",     "from",   "else",   "class", "None",   "True",
-        "False",  "yield",  "elif",    "break",    "import",   "global", "return", "raise", "assert", "async",
-        "await",  "except", "finally", "continue", "nonlocal", "seen",   "torch",  "math"};
+        "lambda", "in",     "is",    "if",         "as",         "or",      "and",      "not",      "for",
+        "def",    "del",    "try",   "while",      "with",       "pass",    "from",     "else",     "class",
+        "None",   "True",   "False", "yield",      "elif",       "break",   "import",   "global",   "return",
+        "raise",  "assert", "async", "await",      "except",     "finally", "continue", "nonlocal", "seen",
+        "torch",  "math",   "query", "key",        "value",      "counts",  "offset",   "out",      "lse",
+        "scale",  "term",   "pick",  "block_mask", "seen_values"};
     const char *name = pk_formula_leaf_name((enum pk_formula_leaf)leaf);
 
     if (leaf >= PK_LEAF_PARAM && leaf < PK_LEAF_PARAM + PK_FORMULA_PARAMS) {
@@ -375,6 +377,13 @@ void formula_print(const struct pk_formula *f, ref a, enum formula_style style, 
     print(&p, a, OF_SUM);
 }
 
+const char *formula_torch_name(const struct pk_formula *f, int leaf, char *space, size_t size)
+{
+    const struct printer p = {f, STYLE_TORCH, NULL};
+
+    return leaf_name(&p, leaf, space, size);
+}
+
 void pk_formula_canonical(const struct pk_formula *f, struct pd_buf *out)
 {
     formula_print(f, f->root, STYLE_TEXT, out);
@@ -421,8 +430,11 @@ void pk_formula_torch(const struct pk_formula *f, struct pd_buf *out)
         pd_buf_str(
             out,
             "    i = torch.arange(s.shape[-2], device=s.device)[:, None] + (s.shape[-1] - s.shape[-2])\n");
+    /* a hidden pair must not give a NaN, whose gradient would stay one behind the selection */
+    pd_buf_str(out, "    s = torch.where(seen, s, _w(0.0))\n");
     if (pk_formula_reads(f, PK_LEAF_J))
-        pd_buf_str(out, "    j = torch.arange(s.shape[-1], device=s.device)\n");
+        pd_buf_printf(out, "    j = torch.where(seen, torch.arange(s.shape[-1], device=s.device), %s)\n",
+                      pk_formula_reads(f, PK_LEAF_I) ? "i" : "0");
     if (s.exponent >= 0) {
         pd_buf_str(out, "    _m = torch.where(seen, _w(");
         formula_print(f, s.exponent, STYLE_TORCH, out);

@@ -51,10 +51,14 @@ test('a rational function: values, slopes, parity, growth and norm', real, async
 
 test('the norm of a cube is that of a normal distribution, and its factor reaches the ceiling', real, async () => {
     const got = await check('s^3/sqrt(n)', { n: 100, logit_std: 0.5 });
-    const norm = Math.sqrt(100 * 100 * 15 * 0.5 ** 6 / 100);       // E s^6 = 15 sigma^6
+    // E s^6 = 15 sigma^6 d (d + 2) (d + 4) / d^3 of products of normal vectors
+    const norm = Math.sqrt(100 * 100 * 15 * 0.5 ** 6 / 100 * 64 * 66 * 68 / 64 ** 3);
     assert.ok(Math.abs(got.norm - norm) < 1e-9 * norm, `${got.norm} ${norm}`);
     assert.equal(got.ceiling, 10);
-    assert.ok(Math.abs(got.factor_to_ceiling - 10 / norm) < 1e-9);
+    assert.ok(Math.abs(got.factor_to_ceiling - 10 / norm) < 1e-8);
+    assert.ok(Math.abs(got.norm_growth - 0.5) < 1e-9);
+    assert.equal(got.scalar_to_ceiling, null);
+    assert.deepEqual(got.beyond, { f32: { over: 0, under: 0 }, bf16: { over: 0, under: 0 } });
     assert.deepEqual(got.builtin, { activation: 'poly', degree: 3, constant: 1, alpha: 0.5 });
     const scaled = await check(`${got.factor_to_ceiling}*s^3/sqrt(n)`, { n: 100, logit_std: 0.5 });
     assert.ok(Math.abs(scaled.norm - 10) < 1e-6);
@@ -75,6 +79,27 @@ test('learned scalars: their initial values are formulas of sizes', real, async 
     const got = await check('a*s^3*2^(-b)', { n: 16, heads: 2, params: { a: { init: '1/sqrt(n)', form: 'log', per: 'head' }, b: { init: 0 } }, from: 0, to: 2, samples: 2 });
     assert.deepEqual(got.params, [{ name: 'a', at: 0, value: 0.25 }, { name: 'b', at: 10, value: 0 }]);
     assert.equal(got.samples.value[1], 2);
+    const { scalar_to_ceiling: scalar } = await check('a*s^3', { params: { a: { init: 0.1 } } });
+    assert.equal(scalar.name, 'a');
+    assert.ok(Math.abs((await check('a*s^3', { params: { a: { init: scalar.init } } })).norm - 8) < 1e-9);
+});
+
+test('the gallery: every formula is read, drawn and forecast, and written for FlexAttention or said not to be', real, async () => {
+    const { formulas } = (await host.get('/api/v1/formulas')).json;
+    assert.equal(formulas.length, 25);
+    assert.equal(new Set(formulas.map(f => f.name)).size, 25);
+    let flex = 0;
+    for (const f of formulas) {
+        const got = await check(f.formula, { params: f.params, causal: f.causal, heads: 4, n: 32, samples: 5 });
+        assert.deepEqual(got.warnings.filter(w => !/such a row gives 0|all of the row/.test(w.text)), [], f.name);
+        assert.ok(got.norm > 0 && Number.isFinite(got.norm_growth), f.name);
+        assert.ok(got.samples.value.every(Number.isFinite), f.name);
+        assert.equal(got.flex === null, got.flex_why !== null, f.name);
+        flex += got.flex !== null;
+    }
+    assert.equal(flex, 17);
+    const again = await host.call('GET', '/api/v1/formulas', { headers: { 'if-none-match': (await host.get('/api/v1/formulas')).headers.etag } });
+    assert.equal(again.status, 304);
 });
 
 test('what can fail is warned of, with its characters', real, async () => {

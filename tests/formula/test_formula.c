@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/formula/forecast.h"
 #include "kernels/formula/formula.h"
 
 static const struct pk_formula_param params[] = {{"g", PK_RANGE_UNIT, 0}, {"p", PK_RANGE_POSITIVE, 0}};
@@ -509,6 +510,7 @@ static void test_formula_report_of_known_functions(void **state)
 {
     double leaf[PK_LEAVES];
     struct pk_formula_report r;
+    struct pk_formula_forecast w;
     struct pk_formula *f;
 
     (void)state;
@@ -519,7 +521,13 @@ static void test_formula_report_of_known_functions(void **state)
     pk_formula_report(f, leaf, &r);
     assert_true(r.at_zero == 0 && r.parity == PK_PARITY_ODD && r.growth == 3 && isinf(r.lo) && isinf(r.hi));
     /* E ||A||_F^2 = N^2 15 std^6 / N for independent normal logits */
-    assert_true(fabs(pk_formula_norm(f, leaf, 64, false, 0.5) - sqrt(64 * 15 * pow(0.5, 6))) < 1e-9);
+    pk_formula_forecast(f, leaf, &(struct pk_formula_start){64, false, 0.5, 0}, &w);
+    assert_true(fabs(w.norm - sqrt(64 * 15 * pow(0.5, 6))) < 1e-9);
+    /* ||A||_F is N^(1/2) with n in proportion */
+    assert_true(fabs(w.growth - 0.5) < 1e-9 && w.f32_over == 0 && w.bf16_over == 0);
+    /* q and k of 8 entries: E s^6 = 15 std^6 d (d+2) (d+4) / d^3 */
+    pk_formula_forecast(f, leaf, &(struct pk_formula_start){64, true, 0.5, 8}, &w);
+    assert_true(fabs(w.norm - sqrt(65 * 0.5 * 15 * pow(0.5, 6) * 10 * 12 / 64)) < 1e-6);
     pk_formula_free(f);
     f = parse("sigmoid(s)");
     pk_formula_report(f, leaf, &r);
@@ -527,8 +535,77 @@ static void test_formula_report_of_known_functions(void **state)
     pk_formula_free(f);
     f = parse("softmax(s)");
     /* E sum_j A^2 of a row is about exp(std^2) / N */
-    assert_true(fabs(pk_formula_norm(f, leaf, 257, false, 0.3) - exp(0.5 * 0.09)) < 0.01);
+    pk_formula_forecast(f, leaf, &(struct pk_formula_start){257, false, 0.3, 0}, &w);
+    assert_true(fabs(w.norm - exp(0.5 * 0.09)) < 0.01 && fabs(w.growth) < 0.02);
     pk_formula_free(f);
+    /* exp(20 s) leaves f32 where s > 4.436 deviations, and its normal numbers where s < -4.367 */
+    f = parse("exp(20*s)");
+    pk_formula_forecast(f, leaf, &(struct pk_formula_start){64, false, 1, 0}, &w);
+    assert_true(fabs(w.f32_over / (erfc(88.72284 / 20 / sqrt(2)) / 2) - 1) < 0.02);
+    assert_true(fabs(w.bf16_under / (erfc(87.33655 / 20 / sqrt(2)) / 2) - 1) < 0.02);
+    pk_formula_free(f);
+}
+
+static void test_formula_factor_is_the_scalar_that_scales_a(void **state)
+{
+    static const struct {
+        const char *text, *factor; /* NULL: there is none */
+    } known[] = {{"s^3/sqrt(n)", NULL},
+                 {"a*s^3", "a"},
+                 {"b*s/(1+a*abs(s))", "b"},
+                 {"softmax(a*s)", NULL},
+                 {"c*softmax(a*s)/2", "c"},
+                 {"a^2*s", NULL},
+                 {"s/a", NULL},
+                 {"a*s+b", NULL}};
+    double leaf[PK_LEAVES];
+
+    (void)state;
+    for (int k = 0; k < PK_LEAVES; k++)
+        leaf[k] = 0.7;
+    for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
+        struct pk_formula *f = parse(known[k].text);
+        const struct pk_formula_param *name;
+        const int at = (pk_formula_params(f, &name), pk_formula_factor(f, leaf));
+
+        if (known[k].factor ? at < 0 || strcmp(name[at].name, known[k].factor) : at >= 0)
+            fail_msg("%s: %d", known[k].text, at);
+        pk_formula_free(f);
+    }
+}
+
+static void test_formula_flex_refuses_what_no_softmax_reaches(void **state)
+{
+    static const struct {
+        const char *text, *says; /* NULL: it can be written */
+    } known[] = {{"softmax(s)", NULL},
+                 {"relu(s)/n", NULL},
+                 {"sigmoid(s-log(n))", NULL},
+                 {"s^3/sqrt(n)", "lower bound"},
+                 {"exp(s)/(exp(b)+rowsum(exp(s)))", NULL},
+                 {"s^4/(1+rowsum(s^4))", NULL},
+                 {"s/sqrt(rowsum(s^2))", "row's sum"},
+                 {"relu(softmax(s)+a/ni)", "row's sum"},
+                 {"exp(s-rowmax(s))", "row's sum"},
+                 {"exp(s^2)", NULL},
+                 {"1/s^2", "no finite value"}};
+
+    (void)state;
+    for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
+        struct pk_formula *f = parse(known[k].text);
+        struct pd_why why = {.text = ""};
+        struct pd_buf b;
+        enum pd_err err;
+
+        pd_buf_init(&b, 0);
+        err = pk_formula_flex(f, &b, &why);
+        if (known[k].says ? err != PD_ERR_UNSUPPORTED || !strstr(why.text, known[k].says) : err != PD_OK)
+            fail_msg("%s: %d, %s", known[k].text, err, why.text);
+        if (!known[k].says)
+            assert_non_null(strstr(b.data, "def score_mod_of(n"));
+        pd_buf_done(&b);
+        pk_formula_free(f);
+    }
 }
 
 static void test_formula_builtins_are_recognised(void **state)
@@ -587,6 +664,8 @@ int main(void)
         cmocka_unit_test(test_formula_row_without_a_sum_is_zero),
         cmocka_unit_test(test_formula_report_warns_of_what_can_fail),
         cmocka_unit_test(test_formula_report_of_known_functions),
+        cmocka_unit_test(test_formula_factor_is_the_scalar_that_scales_a),
+        cmocka_unit_test(test_formula_flex_refuses_what_no_softmax_reaches),
         cmocka_unit_test(test_formula_builtins_are_recognised),
     };
 

@@ -1,0 +1,191 @@
+/* The size of A at the start of a run: see forecast.h. */
+#include "kernels/formula/forecast.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/formula/internal.h"
+
+#define BF16_MAX 3.3895313892515355e38
+#define ROWS 48     /* that are drawn */
+#define REACH 14.0  /* deviations to each side that the quadrature covers */
+#define PIECES 2800 /* of that interval; even */
+#define RADII 64    /* pieces of the quadrature over |q| */
+#define LONG 256    /* keys from which fewer rows are drawn */
+
+/* What is summed over pairs, each with its weight. */
+struct sums {
+    double pairs, square, f32_over, f32_under, bf16_over, bf16_under;
+};
+
+static void add(struct sums *s, double a, double weight)
+{
+    const double m = fabs(a);
+
+    s->pairs += weight;
+    s->square += weight * a * a;
+    s->f32_over += weight * !(m <= FLT_MAX);
+    s->bf16_over += weight * !(m <= BF16_MAX);
+    s->f32_under += weight * (m > 0 && m < FLT_MIN);
+    s->bf16_under += weight * (m > 0 && m < FLT_MIN); /* bf16 has the exponents of f32 */
+}
+
+/* ---- one logit ---- */
+
+/* Density of the logit over its deviation at z: normals of deviation r, where r^2 is chi-squared over d. */
+static double density(double z, double d)
+{
+    const double least = fmax(1e-3, 1 - 8 / sqrt(2 * d)), most = 1 + 8 / sqrt(2 * d);
+    double sum = 0, total = 0;
+
+    if (!(d > 0))
+        return exp(-0.5 * z * z) / sqrt(2 * M_PI);
+    for (int k = 0; k <= RADII; k++) {
+        /* r^(d-1) exp(-d r^2 / 2) over its largest value; the rule of trapezoids, whose ends are all but 0 */
+        const double r = least + (most - least) * k / RADII, top = d > 1 ? sqrt((d - 1) / d) : least;
+        const double weight = exp((d - 1) * log(r / top) - 0.5 * d * (r * r - top * top));
+
+        total += weight;
+        sum += weight * exp(-0.5 * z * z / (r * r)) / r;
+    }
+    return sum / total / sqrt(2 * M_PI);
+}
+
+/* By Simpson's rule. */
+static void over_logits(struct pk_formula *f, double *at, const struct pk_formula_start *start, double pairs,
+                        struct sums *to)
+{
+    const double step = 2 * REACH / PIECES;
+
+    for (int k = 0; k <= PIECES; k++) {
+        const double z = -REACH + step * k, rule = k == 0 || k == PIECES ? 1 : k % 2 ? 4 : 2;
+        const double weight = rule * step / 3 * density(z, start->width);
+
+        at[PK_LEAF_S] = z * start->logit_std;
+        add(to, pk_formula_value(f, at), pairs * weight);
+    }
+}
+
+/* ---- rows ---- */
+
+static double uniform(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return ((double)(*state >> 11) + 0.5) / 9007199254740992.0;
+}
+
+/* A sum of uniform numbers would have no tails: Box-Muller. */
+static double gauss(uint64_t *state)
+{
+    const double u = uniform(state), v = uniform(state);
+
+    return sqrt(-2 * log(u)) * cos(2 * M_PI * v);
+}
+
+/* |q| over its root mean square, by the cube root of Wilson and Hilferty. */
+static double radius(double d, uint64_t *state)
+{
+    const double z = gauss(state), v = 2 / (9 * d);
+
+    return d > 0 ? pow(fmax(1 - v + z * sqrt(v), 0), 1.5) : 1;
+}
+
+/* False: no memory. */
+static bool over_rows(struct pk_formula *f, double *at, const struct pk_formula_start *start, struct sums *to)
+{
+    const int64_t n = start->keys, rows = n < ROWS ? n : n > 1024 ? ROWS / 2 : ROWS;
+    uint64_t state = 0x9e3779b97f4a7c15ull;
+    struct pd_buf space;
+    double *s, *a;
+    bool good = true;
+
+    pd_buf_init(&space, 0);
+    s = pd_buf_reserve(&space, (size_t)n * 2 * sizeof *s);
+    if (!s)
+        return false;
+    a = s + n;
+    for (int64_t r = 0; r < rows && good; r++) {
+        const int64_t i = rows == n ? r : (2 * r + 1) * n / (2 * rows), keys = start->causal ? i + 1 : n;
+        const int draws = keys < LONG ? 8 : 2;
+
+        at[PK_LEAF_I] = (double)i;
+        for (int k = 0; k < draws && good; k++) {
+            const double deviation = start->logit_std * radius(start->width, &state);
+
+            for (int64_t j = 0; j < keys; j++)
+                s[j] = deviation * gauss(&state);
+            good = pk_formula_row_value(f, at, s, NULL, keys, a, NULL) == PD_OK;
+            for (int64_t j = 0; j < keys && good; j++)
+                add(to, a[j], (double)n / (double)rows / draws);
+        }
+    }
+    pd_buf_done(&space);
+    return good;
+}
+
+static bool measure(struct pk_formula *f, const double *leaf, const struct pk_formula_start *start,
+                    struct sums *ret)
+{
+    const double n = (double)start->keys;
+    double at[PK_LEAVES];
+
+    memcpy(at, leaf, sizeof at);
+    memset(ret, 0, sizeof *ret);
+    if (f->nf.node[f->root].has_row || pk_formula_reads(f, PK_LEAF_J) || pk_formula_reads(f, PK_LEAF_I) ||
+        pk_formula_reads(f, PK_LEAF_NI))
+        return over_rows(f, at, start, ret);
+    over_logits(f, at, start, start->causal ? 0.5 * n * (n + 1) : n * n, ret);
+    return true;
+}
+
+void pk_formula_forecast(struct pk_formula *f, const double *leaf, const struct pk_formula_start *start,
+                         struct pk_formula_forecast *ret)
+{
+    struct pk_formula_start half = *start;
+    double at[PK_LEAVES];
+    struct sums s, less;
+
+    *ret = (struct pk_formula_forecast){.norm = NAN, .growth = NAN};
+    if (!measure(f, leaf, start, &s))
+        return;
+    ret->norm = sqrt(s.square);
+    ret->f32_over = s.f32_over / s.pairs;
+    ret->f32_under = s.f32_under / s.pairs;
+    ret->bf16_over = s.bf16_over / s.pairs;
+    ret->bf16_under = s.bf16_under / s.pairs;
+    half.keys = start->keys / 2;
+    if (!half.keys)
+        return;
+    memcpy(at, leaf, sizeof at);
+    at[PK_LEAF_N] *= (double)half.keys / (double)start->keys;
+    if (measure(f, at, &half, &less))
+        ret->growth = log(s.square / less.square) / 2 / log((double)start->keys / (double)half.keys);
+}
+
+int pk_formula_factor(struct pk_formula *f, const double *leaf)
+{
+    static const double logits[] = {-1.3, -0.2, 0.4, 0.9, 2.1};
+    enum { KEYS = sizeof logits / sizeof *logits };
+    double at[PK_LEAVES], once[KEYS], twice[KEYS];
+
+    for (int k = 0; k < f->n_param; k++) {
+        bool proportional = true, zero = true;
+
+        memcpy(at, leaf, sizeof at);
+        if (pk_formula_row_value(f, at, logits, NULL, KEYS, once, NULL) != PD_OK)
+            return -1;
+        at[PK_LEAF_PARAM + k] *= 2;
+        if (pk_formula_row_value(f, at, logits, NULL, KEYS, twice, NULL) != PD_OK)
+            return -1;
+        for (int j = 0; j < KEYS; j++) {
+            proportional = proportional && fabs(twice[j] - 2 * once[j]) <= 1e-12 * fabs(twice[j]);
+            zero = zero && once[j] == 0;
+        }
+        if (proportional && !zero)
+            return k;
+    }
+    return -1;
+}

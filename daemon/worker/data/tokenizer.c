@@ -515,9 +515,11 @@ static enum pd_err encode_ids(const struct data_tokenizer *t, const uint8_t *p, 
             return pd_fail(why, PD_ERR_INVALID, "id %lld is beyond the vocabulary, whose ids are 0 to %d",
                            (long long)id, t->count - 1);
         if (i == from || (i < len && p[i] != ' ' && p[i] != '\n'))
-            return pd_fail(why, PD_ERR_INVALID,
-                           "the text is to be ids from 0 to %d with blanks between, such as \"3 17\"",
-                           t->count - 1);
+            return pd_fail(
+                why, PD_ERR_INVALID,
+                "this model has no tokenizer: text must be ids from 0 to %d separated by blanks, such as "
+                "\"3 17\"",
+                t->count - 1);
         if (data_ids_add(out, (int32_t)id) != PD_OK)
             return pd_fail(why, PD_ERR_NOMEM, "no memory for tokens");
     }

@@ -95,6 +95,8 @@ static json_t *field_json(const struct job_field *f)
               put(o, "meaning", json_string(f->meaning)) &&
               put(o, "sweepable", json_boolean(!(f->flags & (JOB_F_FIXED | JOB_F_COMPUTED))));
 
+    if (ok && *f->reference)
+        ok = put(o, "reference", json_string(f->reference));
     if (ok && f->rule)
         ok = put(o, "default_rule", json_string(f->rule_text));
     if (ok && f->since)

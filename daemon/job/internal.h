@@ -93,7 +93,7 @@ struct job_field {
     json_t *(*before)(struct job_ctx *c);
     const char *before_text;
     const char *meaning;
-    const char *reference;
+    const char *reference; /* section of a document of the tree, as path and anchor; "": none */
 };
 
 #define JOB_NO_OFFSET ((size_t)-1)

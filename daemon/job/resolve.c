@@ -327,7 +327,7 @@ static bool resolve_field(struct job_ctx *c, size_t i)
     if (!v) {
         v = default_of(c, f);
         if (!v && !c->nomem && !c->bad[i]) {
-            if (f->rule == NULL || strcmp(f->rule_text, "to be named") == 0)
+            if (f->rule == NULL || strcmp(f->rule_text, "required") == 0)
                 job_ctx_error(c, f->pointer, "is needed");
             c->bad[i] = 1;
         }

@@ -10,6 +10,7 @@
 #include "api/json.h"
 #include "api/rows.h"
 #include "api/server.h"
+#include "api/target.h"
 #include "api/theory.h"
 #include "kernels/base/clock.h"
 
@@ -190,6 +191,8 @@ static enum pd_err sets_json(struct pd_buf *b, struct experiment *x, enum claim_
         api_json_close(b, ']');
         changes_json(b, x, set);
         err = claims_json(b, x, set, &verdict, &counts, why);
+        if (err == PD_OK)
+            err = targets_json(b, x, set, why);
         api_json_close(b, '}');
         if (counts && verdict > *ret_worst)
             *ret_worst = verdict;

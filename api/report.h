@@ -38,3 +38,6 @@ void report_chart_panel(struct pd_buf *b, const json_t *analysis, const json_t *
 /* report_sweep.c: the analysis of a sweep (api/analysis.h): pictures of its panels, their best values and usable ranges,
  * the growth of the best value with the number of tokens. */
 void report_sweep(struct pd_buf *b, const json_t *analysis);
+
+/* report_target.c: the paper's tables beside the numbers of a submission. */
+void report_targets(struct pd_buf *b, const json_t *submission);

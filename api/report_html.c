@@ -317,6 +317,7 @@ static void submission_html(struct pd_buf *b, const json_t *set)
         pd_buf_str(b, ".</p>");
     }
     json_array_foreach(json_object_get(set, "claims"), i, each) claim_html(b, each);
+    report_targets(b, set);
 }
 
 /* ---- jobs -------------------------------------------------------------------------------------- */

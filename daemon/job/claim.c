@@ -1,6 +1,7 @@
 #include "daemon/job/claim.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static const char *const is_names[JOB_CLAIM_IS_COUNT] = {"greater", "less", "not_less", "not_greater",
@@ -156,4 +157,49 @@ bool job_claim_fits(const json_t *point, const json_t *values)
     json_object_foreach((json_t *)point, key,
                         value) if (!same(value, json_object_get(values, key))) return false;
     return true;
+}
+
+/* The leaf of a combination at `pointer`: a value, or a member of a swept object; NULL: it is not set. */
+static const json_t *leaf(const json_t *values, const char *pointer)
+{
+    const char *key;
+    json_t *value;
+
+    json_object_foreach((json_t *)values, key, value)
+    {
+        const size_t len = strlen(key);
+
+        if (strncmp(pointer, key, len) != 0 || (pointer[len] && pointer[len] != '/'))
+            continue;
+        if (!pointer[len])
+            return json_is_object(value) ? NULL : value;
+        for (const char *at = pointer + len; value && *at;) {
+            char name[64];
+            const size_t n = strcspn(++at, "/");
+
+            snprintf(name, sizeof name, "%.*s", (int)n, at);
+            value = json_object_get(value, name);
+            at += n;
+        }
+        return json_is_object(value) ? NULL : value;
+    }
+    return NULL;
+}
+
+bool job_claim_matches(const json_t *alternatives, const json_t *values)
+{
+    const json_t *one;
+    const char *key;
+    json_t *value;
+    size_t i;
+
+    json_array_foreach(alternatives, i, one)
+    {
+        bool all = true;
+
+        json_object_foreach((json_t *)one, key, value) all = all && same(value, leaf(values, key));
+        if (all)
+            return true;
+    }
+    return !alternatives;
 }

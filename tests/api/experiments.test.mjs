@@ -1,6 +1,7 @@
 // Experiments: the list of labels, claims judged against an independent computation, tables, and the report.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
+import { fits } from '../../web/js/experiment/choose.js';
 import { made, panelOf, slopeOf, TOKENS } from './analysis.mjs';
 import { Host, submit } from './lib.mjs';
 
@@ -288,6 +289,58 @@ test('the scores of the test part stand beside those of validation, and choose n
     assert.equal((await experiment('verdicts')).job_list[0].test_metric, null);
 });
 
+/** The paper's tables of a template beside the rows of an experiment's jobs, computed here from the API's tables of sweeps. */
+async function tables(x, small = true) {
+    const { targets } = (await host.get(`/api/v1/templates/${x.question.name}`)).json, [s] = x.submissions, jobs = s.jobs.map(id => x.job_list.find(job => job.id === id));
+    const sweep = async (job, metric) => (job ? (await host.get(`/api/v1/jobs/${job.id}/sweep?metric=${metric}`)).json.table.map(row => row.metrics[metric]) : []);
+    const number = v => (v === null || v === undefined ? null : v), less = (a, b) => (a === null || b === null ? null : a - b);
+    const filled = async (job, keys) => { for (const key of keys) if ((await sweep(job, key)).some(v => v?.n)) return key; return keys[0]; };
+    return Promise.all(targets.map(async ({ title, source, unit, columns, small: other, rows }) => ({ title, source, unit, columns: await Promise.all(((small && other) || columns).map(async (column, i) => {
+        const job = jobs[column.job], metric = await filled(job, column.metrics), lists = [await sweep(job, metric), await sweep(jobs[column.first], metric)];
+        const lines = rows.map((row, k) => {
+            const of = k === 0 && column.first !== undefined ? jobs[column.first] : job, match = of === job ? row.match : undefined;
+            const all = (of?.table ?? []).filter(r => fits(r.values, match)), sign = of?.mode === 'min' ? 1 : -1;
+            const best = all.reduce((a, b) => (a === null || (b.statistic.n && sign * b.statistic.mean < sign * (a.statistic.mean ?? Infinity * sign)) ? b : a), null);
+            const value = best && lists[of === job ? 0 : 1][best.point], times = unit === '%' ? 100 : 1;
+            return { name: row.name, job_id: of?.id ?? null, point: best ? best.point : null, of: all.length, paper: number(row.values[column.value ?? i]), n: value?.n ?? 0, here: value?.n ? value.mean * times : null, sd: value?.n > 1 ? value.sd * times : null };
+        });
+        return { name: column.name, metric, rows: lines.map((l, k) => ({ ...l, here_less_paper: less(l.here, l.paper), paper_less_first: k ? less(l.paper, lines[0].paper) : null, here_less_first: k ? less(l.here, lines[0].here) : null })) };
+    })) })));
+}
+/** Equal but for rounding, to the last leaf. */
+function alike(got, wanted, at) {
+    if (typeof wanted === 'number')
+        return close(got, wanted, at);
+    if (wanted === null || typeof wanted !== 'object')
+        return assert.equal(got, wanted, at);
+    assert.deepEqual(Object.keys(got).sort(), Object.keys(wanted).sort(), at);
+    Object.keys(wanted).forEach(key => alike(got[key], wanted[key], `${at}/${key}`));
+}
+
+test('the paper’s tables hold our means, of the test part where it is scored, and the differences', async () => {
+    const tested = await experiment('tested'), [column] = tested.submissions[0].targets[0].columns;
+    assert.deepEqual([column.metric, column.rows.map(r => r.point)], ['acc/test', [0, 1, 2, 3]]);
+    closeAll(column.rows[3], { paper: 45.3, here: 107.1666667, here_less_paper: 61.8666667, paper_less_first: -4.96, here_less_first: 26.1666667 });
+    const [first] = await send('E09', { experiment: 'degrees' }); // softmax is a job of its own, whose number is the first row
+    const nine = await experiment('degrees');
+    await finish(first.id, 'acc/val', [[0.9, 0.8, 0.85]]);
+    await finish(nine.job_list[1].id, 'acc/val', nine.job_list[1].table.map((_, i) => [0, 1, 2].map(k => 0.5 + 0.02 * i + 0.001 * k * i)));
+    let told = 0;
+    for (const label of ['tested', 'verdicts', 'diverged', 'E13', 'E11', 'degrees']) {
+        const x = await experiment(label);
+        alike(x.submissions[0].targets, await tables(x), label);
+        told += x.submissions[0].targets.flatMap(t => t.columns.flatMap(c => c.rows)).filter(r => r.here !== null).length;
+    }
+    assert.ok(told > 20, `${told} rows have numbers`);
+    const of = (await experiment('E13')).submissions[0].targets[0].columns[0].rows.map(r => r.of);
+    assert.ok(Math.max(...of) > 1, 'a row is the best of several settings');
+    // A variant at the paper's size has the columns of the paper.
+    const [paper] = await send('E04', { experiment: 'at-size', variant: 'paper', data: { dataset: 'digits_gen' } });
+    const x = await experiment('at-size');
+    assert.deepEqual([x.submissions[0].jobs, x.submissions[0].targets[0].columns[0].rows[0].here], [[paper.id], null]);
+    alike(x.submissions[0].targets, await tables(x, false), 'at-size');
+});
+
 test('the list: every label once, by name, paged', async () => {
     const { experiments } = (await host.get('/api/v1/experiments')).json, names = experiments.map(e => e.name);
     assert.deepEqual(names, [...names].sort());
@@ -308,7 +361,7 @@ test('the list: every label once, by name, paged', async () => {
 });
 
 test('the report is one page with every number of the experiment, without scripts or addresses', async () => {
-    for (const name of ['verdicts', 'diverged', 'E13', 'E03', 'worst']) {
+    for (const name of ['verdicts', 'diverged', 'E13', 'E03', 'worst', 'tested', 'degrees']) {
         const page = await host.get(`/api/v1/experiments/${name}/report`), text = clean(page.text);
         assert.equal(page.status, 200);
         assert.match(page.headers['content-type'], /^text\/html/);

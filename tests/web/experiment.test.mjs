@@ -5,7 +5,7 @@ import test from 'node:test';
 import { paintFigure, sizeOf } from '../../web/js/chart/figure.js';
 import { svgPainter } from '../../web/js/chart/painters.js';
 import { choose, fits, leaves, nameOf } from '../../web/js/experiment/choose.js';
-import { againstFigure, againstSays, curvesFigure, curvesSay, differences, gridFigure, gridSays, memoryFigure, memorySays, targetFigure, targetSays } from '../../web/js/experiment/figures.js';
+import { againstFigure, againstSays, curvesFigure, curvesSay, gridFigure, gridSays, memoryFigure, memorySays, targetFigure, targetSays } from '../../web/js/experiment/figures.js';
 
 const inks = i => [`#00000${i}`, i ? [2, 2] : []];
 const ink = { text: '#111111', muted: '#555555', grid: '#dddddd', surface: '#ffffff' };
@@ -98,10 +98,11 @@ test('test_grid_has_each_cell_where_its_names_are_also_when_turned', () => {
 });
 
 test('test_targets_compare_differences_from_the_first_row', () => {
-    const lines = [{ name: 'softmax', paper: 50, here: 90, sd: 1, n: 3, of: 1 }, { name: 'x³', paper: 45, here: 88, sd: null, n: 3, of: 1 }, { name: 'new', paper: null, here: null, sd: null, n: 0, of: 0 }];
-    assert.deepEqual(differences(lines), [{ paper: 0, here: 0, target: 40 }, { paper: -5, here: -2, target: 43 }, { paper: null, here: null, target: null }]);
-    const figure = targetFigure(lines, { ...how, unit: '%' }), svg = painted(figure);
-    assert.deepEqual(figure.rows[2], ['x³', '45', '88', '', '3', '-5', '-2', '43']);
+    const lines = [{ name: 'softmax', paper: 50, here: 90, sd: 1, n: 3, of: 1, here_less_paper: 40, paper_less_first: null, here_less_first: null }, { name: 'x³', paper: 45, here: 88, sd: null, n: 3, of: 1, here_less_paper: 43, paper_less_first: -5, here_less_first: -2 },
+        { name: 'new', paper: null, here: null, sd: null, n: 0, of: 0, here_less_paper: null, paper_less_first: null, here_less_first: null }];
+    const figure = targetFigure(lines, { ...how, unit: '%', metric: 'acc/test' }), svg = painted(figure);
+    assert.deepEqual([figure.rows[0].at(-1), figure.rows[2]], ['metric', ['x³', '45', '88', '', '3', '-5', '-2', '43', 'acc/test']]);
+    assert.equal(figure.title, 'P (acc/test)');
     assert.ok(svg.includes('difference from softmax, points'));
     // The paper's mark of x³ stands left of ours, both left of 0.
     const diamonds = [...svg.matchAll(/<path d="M([\d.]+) [\d.]+L[\d.]+ [\d.]+L[\d.]+ [\d.]+L[\d.]+ [\d.]+Z" fill="none" stroke="#000001"/g)].map(m => Number(m[1]));

@@ -9,7 +9,7 @@ import { short } from './table/columns.js';
 /** @typedef {{n: number, missing: number, mean: number | null, sd: number | null, min: number | null, max: number | null}} Statistic */
 /** @typedef {{total: number, open: number, succeeded: number, diverged: number, failed: number, cancelled: number, lost: number}} Tally */
 /** @typedef {{says: string, verdict: string, why: string | null, metric: string, difference: Interval, seeds: number[], relative: boolean, slope: {axis: string, b: number | null, low: number | null, high: number | null} | null}} Claim */
-/** @typedef {{template: string, shows: string | null, jobs: string[], changed: string[], verdict: string | null, why: string | null, claims: Claim[]}} Submission */
+/** @typedef {{template: string, shows: string | null, jobs: string[], changed: string[], verdict: string | null, why: string | null, claims: Claim[], targets: import('./experiment/pictures.js').Target[]}} Submission */
 /** @typedef {{point: number, values: Record<string, unknown>, runs: Tally, statistic: Statistic, test: Statistic | null}} Row */
 /** @typedef {{id: string, name: string, state: string, metric: string, test_metric: string | null, points: number, table: Row[], checks: {run_id: string, result: import('./run/check.js').Result}[]}} ExperimentJob */
 /** @typedef {{name: string, template: string | null, runs: Tally, verdict: string | null, submissions: Submission[], job_list: ExperimentJob[], cut: string[], report: string}} Experiment */

@@ -207,33 +207,25 @@ export function gridSays(what, cells, say) {
     return `${what}: from ${say(Number(low.value))} (${low.row}, ${low.column}) to ${say(Number(high.value))} (${high.row}, ${high.column}), ${there.length} of ${cells.length} combinations.`;
 }
 
-/** A row of a paper's table beside ours. @typedef {{name: string, paper: number | null, here: number | null, sd: number | null, n: number, of: number}} Line */
+/** A row of a paper's table beside ours, with the differences; those from the first row are null in the first. @typedef {{name: string, paper: number | null, here: number | null, sd: number | null, n: number, of: number, here_less_paper: number | null, paper_less_first: number | null, here_less_first: number | null}} Line */
 
-/**
- * What a row's number is above the first row's, in the paper and here: on other data and at other sizes the numbers themselves do
- * not compare, their order and their distances may.
- * @param {Line[]} lines
- */
-export const differences = lines => lines.map(l => ({
-    paper: l.paper === null || lines[0].paper === null ? null : l.paper - lines[0].paper,
-    here: l.here === null || lines[0].here === null ? null : l.here - lines[0].here,
-    target: l.paper === null || l.here === null ? null : l.here - l.paper,
-}));
+/** The differences from the first row, whose own are 0. @param {Line[]} lines */
+const fromFirst = lines => lines.map((l, i) => (i ? { paper: l.paper_less_first, here: l.here_less_first } : { paper: l.paper === null ? null : 0, here: l.here === null ? null : 0 }));
 
 /**
  * Differences from the first row: the paper's hollow, ours filled.
  * @param {Line[]} lines
- * @param {{title: string, width: number, inks: Inks, unit: string}} how
+ * @param {{title: string, width: number, inks: Inks, unit: string, metric: string}} how
  * @returns {Figure}
  */
-export function targetFigure(lines, { title, width, inks, unit }) {
-    const apart = differences(lines), ends = apart.flatMap((d, i) => [d.paper, d.here, ...d.here === null ? [] : [d.here - (lines[i].sd ?? 0), d.here + (lines[i].sd ?? 0)]]).filter(finite).map(Number);
+export function targetFigure(lines, { title, width, inks, unit, metric }) {
+    const apart = fromFirst(lines), ends = apart.flatMap((d, i) => [d.paper, d.here, ...d.here === null ? [] : [d.here - (lines[i].sd ?? 0), d.here + (lines[i].sd ?? 0)]]).filter(finite).map(Number);
     const [low, high] = reach(Math.min(0, ...ends), Math.max(0, ...ends), false), ROW = 26;
     const say = (/** @type {number} */ v) => `${v > 0 ? '+' : ''}${number(v)}`;
     return {
-        title, width, height: lines.length * ROW + 74, x: blank, y: blank, lines: [],
-        rows: [['row', `paper${unit && `, ${unit}`}`, `here${unit && `, ${unit}`}`, 'sd', 'n', 'paper, difference from the first row', 'here, difference from the first row', 'here less paper'],
-            ...lines.map((l, i) => [l.name, l.paper, l.here, l.sd, l.n, apart[i].paper, apart[i].here, apart[i].target].map(v => (v === null ? '' : typeof v === 'number' ? String(Number(v.toPrecision(10))) : v)))],
+        title: titled(title, metric), width, height: lines.length * ROW + 74, x: blank, y: blank, lines: [],
+        rows: [['row', `paper${unit && `, ${unit}`}`, `here${unit && `, ${unit}`}`, 'sd', 'n', 'paper, difference from the first row', 'here, difference from the first row', 'here less paper', 'metric'],
+            ...lines.map((l, i) => [l.name, l.paper, l.here, l.sd, l.n, apart[i].paper, apart[i].here, l.here_less_paper, metric].map(v => (v === null ? '' : typeof v === 'number' ? String(Number(v.toPrecision(10))) : v)))],
         drawing: (painter, ink, top) => {
             const left = leftOf(width, lines.map(l => l.name)), right = width - 24, foot = top + 26 + lines.length * ROW;
             const px = (/** @type {number} */ v) => left + (v - low) / (high - low || 1) * (right - left);
@@ -266,7 +258,7 @@ export function targetFigure(lines, { title, width, inks, unit }) {
 
 /** @param {string} what @param {Line[]} lines @param {string} unit */
 export function targetSays(what, lines, unit) {
-    const apart = differences(lines), u = unit && (unit === '%' ? ' points' : ` ${unit}`);
+    const apart = fromFirst(lines), u = unit && (unit === '%' ? ' points' : ` ${unit}`);
     const say = (/** @type {number | null} */ v) => (v === null ? 'none' : `${v > 0 ? '+' : ''}${number(v)}${u}`);
     return `${what}, differences from ${lines[0]?.name ?? 'the first row'}: ${lines.slice(1).map((l, i) => `${l.name} paper ${say(apart[i + 1].paper)}, here ${say(apart[i + 1].here)}`).join('; ')}.`;
 }

@@ -35,9 +35,9 @@ import { againstFigure, againstSays, curvesFigure, curvesSay, gridFigure, gridSa
  * @property {string[]} [columns] pointers
  */
 
-/** `metrics`: the first that there is; `first`: the job of one combination that has the first row. @typedef {{name: string, job: number, metrics: string[], first?: number, value?: number}} Column `value`: which of a row's values is its, where that is not its own place */
+/** A column of a paper's table beside ours; `metric` says the part of the data. @typedef {{name: string, metric: string, rows: import('./figures.js').Line[]}} Column */
 
-/** A paper's table; `small`: columns of the small variant, where it has other jobs. @typedef {{title: string, source: string, unit: string, columns: Column[], small?: Column[], rows: {name: string, match: Settings[], values: (number | null)[]}[]}} Target */
+/** A paper's table beside our numbers, as the API computes it. @typedef {{title: string, source: string, unit: string, columns: Column[]}} Target */
 
 /** @typedef {{title: string, source: string, paper: string, cards: HTMLElement[], more?: HTMLElement[], narrow: boolean, missing: string}} Section */
 
@@ -366,30 +366,10 @@ export function pictureShop({ name, jobs, signal, small }) {
             return { title: spec.title, source: spec.source, paper: spec.paper, cards: there, narrow: spec.is === 'blocks', more: more.filter(c => c !== null), missing: there.length ? '' : 'Nothing is stored for it yet.' };
         },
 
-        /**
-         * The paper's table beside ours, column by column.
-         * @param {Target} target
-         */
-        async compare(target) {
-            const columns = [];
-            for (const [i, column] of ((small && target.small) || target.columns).entries()) {
-                const sweep = await sweepOf(column.job, column.metrics), other = column.first === undefined ? null : await sweepOf(column.first, column.metrics);
-                const metric = column.metrics.find(key => sweep?.table.some(row => row.metrics[key]?.mean !== null && row.metrics[key] !== undefined)) ?? column.metrics[0];
-                const times = target.unit === '%' && describe(metric).unit === 'share' ? 100 : 1;
-                const rows = target.rows.map((row, k) => {
-                    const found = k === 0 && other ? choose(other) : sweep && choose(sweep, row.match), value = found?.row.metrics[metric];
-                    const has = value?.mean !== null && value?.mean !== undefined && Number.isFinite(value.mean);
-                    return { name: row.name, paper: row.values[column.value ?? i] ?? null, here: has ? Number(value?.mean) * times : null, sd: has && value?.sd !== null ? Number(value?.sd) * times : null, n: has ? Number(value?.n) : 0, of: found?.of ?? 0 };
-                });
-                columns.push({ name: column.name, metric, rows, any: rows.some(r => r.here !== null) });
-            }
-            return columns;
-        },
-
-        /** @param {Target} target @param {{name: string, rows: import('./figures.js').Line[]}} column */
+        /** @param {Target} target @param {Column} column */
         targetPicture(target, column) {
             const title = `${target.title}: ${column.name}`, picture = new Picture(title, { signal, file: file(title) });
-            picture.show({ make: width => targetFigure(column.rows, { title, width: Math.min(width, 760), inks: inkOf, unit: target.unit }), says: targetSays(title, column.rows, target.unit) });
+            picture.show({ make: width => targetFigure(column.rows, { title, width: Math.min(width, 760), inks: inkOf, unit: target.unit, metric: column.metric }), says: targetSays(`${title} (${column.metric})`, column.rows, target.unit) });
             return picture.el;
         },
     };

@@ -3,7 +3,6 @@
 import { isAbort, json } from '../api.js';
 import { bones, failedBox, fill, h, message, redraw, stateBox } from '../dom.js';
 import { pictureShop } from '../experiment/pictures.js';
-import { differences } from '../experiment/figures.js';
 import { number } from '../format.js';
 import { onEvent, pacer } from '../live.js';
 import { chip } from '../states.js';
@@ -11,27 +10,21 @@ import { submission } from '../verdict.js';
 
 /** @typedef {import('../experiment/pictures.js').Spec} Spec */
 /** @typedef {import('../experiment/pictures.js').Target} Target */
-/** @typedef {{name: string, title: string, question: string, source: string, variants: Record<string, {shows?: string, refused?: string}>, pictures?: Spec[], targets?: Target[]}} Template */
+/** @typedef {{name: string, title: string, question: string, source: string, variants: Record<string, {shows?: string, refused?: string}>, pictures?: Spec[]}} Template */
 
 /** @param {number | null} v */
 const signed = v => (v === null ? '–' : `${v > 0 ? '+' : ''}${number(v)}`);
 
-/**
- * @param {Target} target
- * @param {{name: string, metric: string, rows: import('../experiment/figures.js').Line[]}[]} columns
- */
-function resultTable(target, columns) {
-    const unit = target.unit && ` (${target.unit})`, base = target.rows[0].name;
-    return h('div', { class: 'card scroll-x', tabindex: 0, role: 'region', 'aria-label': target.title }, h('table', { class: 'table results target-table' },
-        h('thead', null, h('tr', null, h('th', { scope: 'col' }, 'Row'), h('th', { scope: 'col' }, 'Column'), [`Paper${unit}`, `Here${unit}`, 'Here less paper', `Paper less ${base}`, `Here less ${base}`, 'Runs'].map(word => h('th', { scope: 'col', class: 'num' }, word)))),
-        h('tbody', null, columns.flatMap(column => {
-            const apart = differences(column.rows);
-            return column.rows.map((row, i) => h('tr', null, h('th', { scope: 'row' }, row.name), h('td', null, column.name, h('span', { class: 'muted small' }, ` ${column.metric}`)),
-                h('td', { class: 'num' }, row.paper === null ? '–' : number(row.paper)),
-                h('td', { class: 'num' }, row.here === null ? '–' : number(row.here), row.sd ? h('span', { class: 'muted small' }, ` ± ${number(Number(row.sd.toPrecision(2)))}`) : null),
-                h('td', { class: 'num' }, signed(apart[i].target)), h('td', { class: 'num muted' }, i ? signed(apart[i].paper) : '–'), h('td', { class: 'num' }, i ? signed(apart[i].here) : '–'),
-                h('td', { class: 'num' }, row.n ? `${row.n}${row.of > 1 ? `, best of ${row.of} settings` : ''}` : '–')));
-        }))));
+/** @param {Target} target */
+function resultTable({ title, unit: word, columns }) {
+    const unit = word && ` (${word})`, base = columns[0].rows[0].name;
+    return h('div', { class: 'card scroll-x', tabindex: 0, role: 'region', 'aria-label': title }, h('table', { class: 'table results target-table' },
+        h('thead', null, h('tr', null, h('th', { scope: 'col' }, 'Row'), h('th', { scope: 'col' }, 'Column'), [`Paper${unit}`, `Here${unit}`, 'Here less paper', `Paper less ${base}`, `Here less ${base}`, 'Runs'].map(text => h('th', { scope: 'col', class: 'num' }, text)))),
+        h('tbody', null, columns.flatMap(column => column.rows.map(row => h('tr', null, h('th', { scope: 'row' }, row.name), h('td', null, column.name, h('span', { class: 'muted small' }, ` ${column.metric}`)),
+            h('td', { class: 'num' }, row.paper === null ? '–' : number(row.paper)),
+            h('td', { class: 'num' }, row.here === null ? '–' : number(row.here), row.sd ? h('span', { class: 'muted small' }, ` ± ${number(Number(row.sd.toPrecision(2)))}`) : null),
+            h('td', { class: 'num' }, signed(row.here_less_paper)), h('td', { class: 'num muted' }, signed(row.paper_less_first)), h('td', { class: 'num' }, signed(row.here_less_first)),
+            h('td', { class: 'num' }, row.n ? `${row.n}${row.of > 1 ? `, best of ${row.of} settings` : ''}` : '–')))))));
 }
 
 /**
@@ -92,13 +85,11 @@ export function experimentView(context) {
             const small = one.template.includes(' small'), shop = pictureShop({ name, jobs: one.jobs, signal: leave.signal, small });
             /** @type {(Node | null)[]} */
             const parts = [];
-            for (const target of template.targets ?? []) {
-                const columns = await shop.compare(target), there = columns.filter(c => c.any);
-                if (now !== mine)
-                    return;
+            for (const target of one.targets) {
+                const there = target.columns.filter(column => column.rows.some(row => row.here !== null));
                 parts.push(h('section', { class: 'stack' }, h('h2', null, target.title, ' ', h('span', { class: 'muted small' }, target.source)),
                     small ? h('p', { class: 'small muted' }, 'Small runs on other data: their numbers are not the paper’s; the order of the rows and the differences from the first may be compared.') : null,
-                    h('div', { class: 'charts' }, there.map(c => shop.targetPicture(target, c))), resultTable(target, there.length ? there : columns)));
+                    h('div', { class: 'charts' }, there.map(c => shop.targetPicture(target, c))), resultTable(there.length ? { ...target, columns: there } : target)));
             }
             for (const [i, spec] of (template.pictures ?? []).entries()) {
                 try {

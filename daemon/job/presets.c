@@ -99,7 +99,6 @@ const struct job_recipe job_recipes[] = {
                T("schedule/per", "\"epoch\""), T("drop_path", "0.1"), T("ema", "0.99996"),
                D("augment/repeats", "3")),
      "DeiT-B/16 on ImageNet-1k with a teacher, which the document names"},
-    {"xcit_s12", NULL, "XCiT-S12/16 on ImageNet-1k"},
     {"lra_listops", JOB_ITEMS(LRA("listops", "32", "1000", "5000", "50")), "Nystromformer on ListOps"},
     {"lra_text", JOB_ITEMS(LRA("imdb", "32", "8000", "20000", "500")), "Nystromformer on Text"},
     {"lra_retrieval", JOB_ITEMS(LRA("aan", "32", "800", "30000", "300")), "Nystromformer on Retrieval"},

@@ -149,6 +149,22 @@ static void test_recipes_say_what_their_projects_do(void **state)
     }
 }
 
+/* Of two rows of one name the second would have no effect. */
+static void test_names_of_recipes_and_presets_are_unique(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < job_recipe_count; i++)
+        for (size_t k = 0; k < i; k++)
+            assert_string_not_equal(job_recipes[i].name, job_recipes[k].name);
+    for (int arch = 0; arch < (int)job_names_arch.count; arch++) {
+        const struct job_preset *list = job_network(arch)->presets;
+
+        for (size_t i = 0; list && list[i].name; i++)
+            for (size_t k = 0; k < i; k++)
+                assert_string_not_equal(list[i].name, list[k].name);
+    }
+}
+
 static void test_errors_point_at_the_layer_that_set_the_value(void **state)
 {
     char *doc;
@@ -345,6 +361,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_later_layers_win),
         cmocka_unit_test(test_recipes_say_what_their_projects_do),
+        cmocka_unit_test(test_names_of_recipes_and_presets_are_unique),
         cmocka_unit_test(test_errors_point_at_the_layer_that_set_the_value),
         cmocka_unit_test(test_overrides_refuse_what_they_must_not_touch),
         cmocka_unit_test(test_tags_of_document_and_overrides_merge),

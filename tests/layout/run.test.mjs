@@ -60,3 +60,16 @@ test('test_run_quick_has_a_program_of_every_module', () => {
     for (const name of list(cmake, 'quick_programs'))
         assert.ok(all.includes(`(${name.replace(/^fuzz_replay_/, '')} `), `${name}, named for quick, is no program`);
 });
+
+test('test_run_experiments_names_its_minutes_and_has_every_small_variant_once', () => {
+    const lines = execFileSync(path.join(root, 'tests/run'), ['experiments', '--list'], { encoding: 'utf8' }).trim().split('\n');
+    const groups = lines.map(line => /^(\w+) +about +(\d+) min +(.*)$/.exec(line)).map(match => ({ name: match?.[1], minutes: Number(match?.[2]), list: match?.[3].split(', ') ?? [] }));
+    const together = groups.pop();
+    assert.equal(together.name, 'together');
+    assert.ok(together.minutes <= 12 * 60, `${together.minutes} minutes in all`);
+    for (const { name, minutes } of groups)
+        assert.ok(minutes >= 1 && minutes <= 60, `${name}: ${minutes} minutes`);
+    const files = readdirSync(path.join(root, 'daemon/job/templates')).map(file => JSON.parse(read(`daemon/job/templates/${file}`)));
+    assert.deepEqual(groups.flatMap(group => group.list).sort(), files.filter(file => !file.variants.small.refused).map(file => file.name).sort());
+    assert.ok(Math.abs(groups.reduce((sum, group) => sum + group.minutes, 0) - together.minutes) <= groups.length);
+});

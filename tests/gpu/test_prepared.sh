@@ -1,0 +1,68 @@
+#!/bin/bash
+# Which programs tests/gpu/run takes: those of tests/gpu/prepare --built where GPU, driver, compiler and sources fit and they
+# start; else it says why and builds. GPU, compiler and programs are stand-ins here, and a build is one that fails.
+set -eu
+cd "$(dirname "$0")/../.."
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+mkdir -p "$folder"/{path,inputs,made/bin}
+
+stand_in() { # FILE TEXT
+    printf '#!/bin/sh\n%s\n' "$2" >"$1"
+    chmod +x "$1"
+}
+gpu() { # CAPABILITY DRIVER
+    stand_in "$folder/path/nvidia-smi" "case \"\$*\" in
+    *query-gpu*) echo 'NVIDIA H200, 580.1, $1' ;;
+    *) echo '| NVIDIA-SMI 580.1   Driver Version: 580.1   CUDA Version: $2 |' ;;
+    esac"
+}
+compiler() { # RELEASE
+    stand_in "$folder/path/nvcc" "echo 'Cuda compilation tools, release $1, V$1.1'"
+}
+pack() { # STATUS of polyd --version
+    for program in polyd polyd-worker golden_cuda backend_cuda.so; do
+        stand_in "$folder/made/bin/$program" "exit 0"
+    done
+    stand_in "$folder/made/bin/polyd" "exit $1"
+    tar -C "$folder/made" -cJf "$folder/inputs/built.tar.xz" bin
+}
+facts() { # ARCH CUDA SOURCES
+    printf 'arch %s\ncuda %s\nsources %s\n' "$@" >"$folder/inputs/built.facts"
+}
+# What run says, after those it built before are forgotten.
+run() {
+    rm -rf "$folder/build"
+    PATH=$folder/path:$PATH POLYD_BUILD=$folder/build tests/gpu/run --build-only --inputs "$folder/inputs" --out "$folder/out" 2>&1 || true
+}
+expect() { # TEXT of run's output
+    local said
+    said=$(run)
+    grep -qF -- "$1" <<<"$said" || { printf 'lacks: %s\n%s\n' "$1" "$said"; exit 1; }
+}
+
+stand_in "$folder/path/cmake" 'echo "no build here"; exit 1'
+own=$(tests/gpu/sources)
+gpu 9.0 13.0
+compiler 13.0
+pack 0
+facts 90a 13.0 "$own"
+expect 'ok      programs made by tests/gpu/prepare --built'
+[ -x "$folder/build/bin/polyd-worker" ] || { echo "nothing was unpacked"; exit 1; }
+gpu 9.0 13.1
+expect 'ok      programs made by tests/gpu/prepare --built'
+compiler 12.8
+expect 'they were compiled by nvcc 13.0, here is 12.8'
+compiler 13.0
+gpu 9.0 12.8
+expect 'they need a driver for CUDA 13.0, this one is for 12.8'
+gpu 8.0 13.0
+expect 'they are for sm_90a, this GPU is sm_80'
+gpu 9.0 13.0
+facts 90a 13.0 "${own}0"
+expect 'the sources have changed since'
+expect 'FAILED  build'
+facts 90a 13.0 "$own"
+pack 1
+expect 'polyd does not start'
+[ ! -e "$folder/build/bin" ] || { echo "programs that do not fit lie where a build puts its own"; exit 1; }

@@ -14,10 +14,11 @@
 
 /* Plug-ins receive ops and activations as numbers and attributes as a struct. A new op or activation changes the
  * version by itself. Raise the first number for a changed order, changed attributes or a changed table. */
-#define PK_BACKEND_ABI (5u + 256u * (PK_OP_COUNT - 39u) + 65536u * PK_PHIS)
+#define PK_BACKEND_ABI (6u + 256u * (PK_OP_COUNT - 39u) + 65536u * PK_PHIS)
 static_assert(offsetof(struct pk_attr, matmul.sums) - offsetof(struct pk_attr, matmul) == 8 &&
                   offsetof(struct pk_attr, optim.copy) - offsetof(struct pk_attr, optim) == 66,
               "struct pk_attr has changed: raise PK_BACKEND_ABI");
+#define PK_READ_LATER_MOST 192
 #define PK_BACKEND_ENTRY "pk_backend_entry" /* the one symbol of a plug-in: a pk_backend_entry_fn */
 
 struct pk_comm_api; /* kernels/comm/comm.h */
@@ -150,6 +151,16 @@ struct pk_backend_api {
      * For the few numbers that a step reports. Does not wait for copies started by slot_send. May be NULL: the caller
      * then uses sync and download. */
     enum pd_err (*read)(struct pk_backend *b, void *to, const void *from, size_t bytes, struct pd_why *why);
+
+    /* ---- since version 6 ---- */
+
+    /* read in two halves, so that the next run can be enqueued in between and the device never waits for the host.
+     * read_later enqueues the copy of at most PK_READ_LATER_MOST bytes, and of the kernels' error, to one of two places
+     * (0 or 1) in pinned memory; read_wait waits for that copy, not for later runs, and returns what read would have.
+     * Each read_later is followed by one read_wait before its place is used again. Both may be NULL. */
+    enum pd_err (*read_later)(struct pk_backend *b, int place, const void *from, size_t bytes,
+                              struct pd_why *why);
+    enum pd_err (*read_wait)(struct pk_backend *b, int place, void *to, size_t bytes, struct pd_why *why);
 };
 
 typedef const struct pk_backend_api *pk_backend_entry_fn(void);

@@ -701,29 +701,54 @@ const void *pk_exec_output(struct pk_exec *e, const char *output, struct pk_shap
     return NULL;
 }
 
+/* Address of an output of `bytes` bytes on the back end, for a copy to the host. */
+static enum pd_err readable(struct pk_exec *e, const char *output, size_t bytes, const void **ret,
+                            struct pd_why *why)
+{
+    size_t have;
+
+    for (size_t i = 0; i < e->g->n_output; i++) {
+        const struct pk_value *v = &e->g->value[e->g->output[i].value];
+
+        if (strcmp(e->g->output[i].name, output) != 0)
+            continue;
+        have = (size_t)pk_shape_count(&v->shape) * pk_dtype_size(v->dtype);
+        *ret = pk_exec_output(e, output, NULL);
+        if (have != bytes)
+            return pd_fail(why, PD_ERR_INVALID, "output '%s' has %zu bytes, not %zu", output, have, bytes);
+        if (have && (!*ret || !e->backend))
+            return pd_fail(why, PD_ERR_CONFLICT,
+                           "output '%s' has not been computed, or another plan has run since", output);
+        return PD_OK;
+    }
+    return pd_fail(why, PD_ERR_NOT_FOUND, "the graph has no output '%s'", output);
+}
+
 enum pd_err pk_exec_read(struct pk_exec *e, const char *output, void *to, size_t bytes, struct pd_why *why)
 {
-    for (size_t i = 0; i < e->g->n_output; i++)
-        if (strcmp(e->g->output[i].name, output) == 0) {
-            const struct pk_value *v = &e->g->value[e->g->output[i].value];
-            size_t have = (size_t)pk_shape_count(&v->shape) * pk_dtype_size(v->dtype);
-            const void *from = pk_exec_output(e, output, NULL);
-            enum pd_err err;
+    const void *from;
+    enum pd_err err = readable(e, output, bytes, &from, why);
 
-            if (have != bytes)
-                return pd_fail(why, PD_ERR_INVALID, "output '%s' has %zu bytes, not %zu", output, have,
-                               bytes);
-            if (!have)
-                return PD_OK;
-            if (!from || !e->backend)
-                return pd_fail(why, PD_ERR_CONFLICT,
-                               "output '%s' has not been computed, or another plan has run since", output);
-            if (e->api->read)
-                return e->api->read(e->backend, to, from, bytes, why);
-            err = e->api->sync(e->backend, why);
-            return err == PD_OK ? e->api->download(e->backend, to, from, bytes, why) : err;
-        }
-    return pd_fail(why, PD_ERR_NOT_FOUND, "the graph has no output '%s'", output);
+    if (err != PD_OK || !bytes)
+        return err;
+    if (e->api->read)
+        return e->api->read(e->backend, to, from, bytes, why);
+    err = e->api->sync(e->backend, why);
+    return err == PD_OK ? e->api->download(e->backend, to, from, bytes, why) : err;
+}
+
+enum pd_err pk_exec_read_later(struct pk_exec *e, const char *output, int place, size_t bytes,
+                               struct pd_why *why)
+{
+    const void *from;
+    enum pd_err err = readable(e, output, bytes, &from, why);
+
+    return err == PD_OK ? e->api->read_later(e->backend, place, from, bytes, why) : err;
+}
+
+enum pd_err pk_exec_read_wait(struct pk_exec *e, int place, void *to, size_t bytes, struct pd_why *why)
+{
+    return e->api->read_wait(e->backend, place, to, bytes, why);
 }
 
 void pk_exec_trace(struct pk_exec *e,

@@ -402,6 +402,12 @@ struct pk_exec_runs pk_exec_runs(const struct pk_exec *e);
  * arena since. */
 PD_NODISCARD enum pd_err pk_exec_read(struct pk_exec *e, const char *output, void *to, size_t bytes,
                                       struct pd_why *why);
+/* The same in two halves, where the back end has them (pk_backend_api.read_later): the copy is enqueued to `place` (0 or 1)
+ * behind the last run; the second half waits for it, and not for runs that followed. */
+PD_NODISCARD enum pd_err pk_exec_read_later(struct pk_exec *e, const char *output, int place, size_t bytes,
+                                            struct pd_why *why);
+PD_NODISCARD enum pd_err pk_exec_read_wait(struct pk_exec *e, int place, void *to, size_t bytes,
+                                           struct pd_why *why);
 /* Its place in back-end memory; borrowed until the next run. An output is a dense tensor. NULL if unknown,
  * and where pk_exec_read fails. */
 const void *pk_exec_output(struct pk_exec *e, const char *output, struct pk_shape *ret_shape);

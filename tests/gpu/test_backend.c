@@ -229,6 +229,43 @@ static void test_bad_index(void **state)
     api->free(b, out.data);
 }
 
+/* Numbers are those of the run before read_later, whatever runs afterwards; an error comes with the run that made it. */
+static void test_read_later(void **state)
+{
+    const struct pk_backend_api *api = gpu_api();
+    struct pk_backend *b = gpu_device();
+    const float table[3] = {1.5f, 2.5f, 3.5f};
+    struct pk_attr attr = {0};
+    struct pk_view in[2], out;
+    struct pk_call c = {.op = PK_OP_GATHER, .attr = &attr, .n_in = 2, .n_out = 1, .in = in, .out = &out};
+    struct pd_why why = {""};
+    float got;
+
+    (void)state;
+    in[0] = pk_view_dense(api->alloc(b, sizeof table), PK_F32, PK_SHAPE(3, 1));
+    in[1] = pk_view_dense(api->alloc(b, 4), PK_I32, PK_SHAPE(1));
+    out = pk_view_dense(api->alloc(b, 4), PK_F32, PK_SHAPE(1, 1));
+    assert_int_equal(api->upload(b, in[0].data, table, sizeof table, NULL), PD_OK);
+    for (int32_t i = 0; i < 5; i++) { /* one run is always ahead of what is read; index 3 is out of range */
+        assert_int_equal(api->upload(b, in[1].data, &i, sizeof i, NULL), PD_OK);
+        assert_int_equal(api->run(b, &c, 1, &why), PD_OK);
+        assert_int_equal(api->read_later(b, i % 2, out.data, sizeof got, &why), PD_OK);
+        if (i > 0 && i < 4) {
+            assert_int_equal(api->read_wait(b, (i - 1) % 2, &got, sizeof got, &why), PD_OK);
+            assert_true(got == table[i - 1]);
+        }
+    }
+    assert_int_equal(api->read_wait(b, 1, &got, sizeof got, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "index 3"));
+    assert_int_equal(api->read_wait(b, 0, &got, sizeof got, &why),
+                     PD_ERR_INVALID); /* copied before it was cleared */
+    assert_int_equal(api->sync(b, &why), PD_OK);
+    assert_int_equal(api->read_later(b, 0, out.data, PK_READ_LATER_MOST + 1, &why), PD_ERR_INVALID);
+    api->free(b, in[0].data);
+    api->free(b, in[1].data);
+    api->free(b, out.data);
+}
+
 static void test_run_and_capture_refuse(void **state)
 {
     const struct pk_backend_api *api = gpu_api();
@@ -271,6 +308,7 @@ int main(void)
         cmocka_unit_test(test_a_failed_recording_forgets_its_sums),
         cmocka_unit_test(test_upload_refuses_what_is_not_there),
         cmocka_unit_test(test_bad_index),
+        cmocka_unit_test(test_read_later),
         cmocka_unit_test(test_run_and_capture_refuse),
         cmocka_unit_test(test_math),
     };

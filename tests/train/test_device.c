@@ -61,6 +61,157 @@ static void test_a_device_goes_on_bit_for_bit_after_a_stop(void **state)
     check_random_stops(VIT("cuda", "bf16", ",\"dropout\":0.1,\"ema\":0.9"), 1);
 }
 
+/* ---- a step ahead of the host ---- */
+
+/* Pictures are f32 here (erasing), so that one can be poisoned on its way. */
+#define AHEAD(limit)                                                                                         \
+    "{\"model\":{\"preset\":\"vit_micro\",\"width\":16,\"depth\":1,\"heads\":1,\"patch\":14,\"mlp_ratio\":"  \
+    "2},"                                                                                                    \
+    "\"data\":{\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\",\"train\":24,\"val\":8},"            \
+    "\"augment\":{\"erasing\":0.25}},\"diagnostics\":{\"every\":0},\"resources\":{\"device\":\"cuda\","      \
+    "\"threads\":1},\"train\":{\"steps\":12,\"batch\":4,\"eval_every\":12,\"precision\":\"fp32\","           \
+    "\"optimizer\":{\"lr\":0.01,\"betas\":[0.8,0.9]},\"nonfinite_limit\":" limit "}}"
+
+static struct {
+    const struct pk_backend_api *inner;
+    uint32_t poisoned; /* bit k: the k-th batch that is sent */
+    int sent, taken, pending, most_pending;
+    bool label;
+} ahead;
+
+static enum pd_err poison(struct pk_backend *b, struct pk_slot *slot, struct pd_why *why)
+{
+    static const float nan_value = NAN;
+    char *host = ahead.inner->slot_host(slot);
+
+    if (ahead.poisoned >> ahead.sent++ & 1)
+        memcpy(host + (ahead.label ? (size_t)4 * 28 * 28 * sizeof(float) : 0), &nan_value, sizeof nan_value);
+    return ahead.inner->slot_send(b, slot, why);
+}
+
+static enum pd_err count_takes(struct pk_backend *b, struct pk_slot *slot, const struct pk_take *parts,
+                               size_t count, struct pd_why *why)
+{
+    ahead.taken++;
+    return ahead.inner->slot_take(b, slot, parts, count, why);
+}
+
+static enum pd_err count_later(struct pk_backend *b, int place, const void *from, size_t bytes,
+                               struct pd_why *why)
+{
+    ahead.pending++;
+    if (ahead.pending > ahead.most_pending)
+        ahead.most_pending = ahead.pending;
+    return ahead.inner->read_later(b, place, from, bytes, why);
+}
+
+static enum pd_err count_waits(struct pk_backend *b, int place, void *to, size_t bytes, struct pd_why *why)
+{
+    ahead.pending--;
+    return ahead.inner->read_wait(b, place, to, bytes, why);
+}
+
+/* A run of AHEAD with poisoned batches; `late`: the host reads a step's numbers while the next one runs. */
+static enum pd_err run_poisoned(const char *json, uint32_t poisoned, bool late, struct book *b,
+                                struct train_outcome *out, struct pd_why *why)
+{
+    struct job_config *config = NULL;
+    struct pk_backend_api api;
+    enum pd_err err;
+
+    memset(&ahead, 0, sizeof ahead);
+    assert_int_equal(job_config_load(json, strlen(json), &config, why), PD_OK);
+    assert_int_equal(train_backend(config, false, &ahead.inner, why), PD_OK);
+    job_config_free(config);
+    api = *ahead.inner;
+    api.slot_send = poison;
+    api.slot_take = count_takes;
+    api.read_later = late ? count_later : NULL;
+    api.read_wait = late ? count_waits : NULL;
+    ahead.poisoned = poisoned & 0xffff;
+    ahead.label = poisoned >> 16;
+    clear();
+    run_api = &api;
+    err = run(json, b, NULL, 1, out, why);
+    run_api = NULL;
+    return err;
+}
+
+static void test_running_ahead_changes_no_bit(void **state)
+{
+    struct book now = {0}, late = {0};
+    struct train_outcome out[2];
+    struct pd_why why = {""};
+    uint8_t *want, *got;
+    size_t want_len, got_len;
+
+    (void)state;
+    /* batches 3, 4 and 7 are not finite: two in a row, one alone */
+    if (run_poisoned(AHEAD("3"), 1u << 3 | 1u << 4 | 1u << 7, false, &now, &out[0], &why) != PD_OK)
+        fail_msg("%s", why.text);
+    assert_int_equal(ahead.most_pending, 0);
+    read_whole(out[0].latest_path, &want, &want_len);
+    if (run_poisoned(AHEAD("3"), 1u << 3 | 1u << 4 | 1u << 7, true, &late, &out[1], &why) != PD_OK)
+        fail_msg("%s", why.text);
+    assert_int_equal(ahead.most_pending, 2);
+    assert_int_equal(ahead.pending, 0);
+    read_whole(out[1].latest_path, &got, &got_len);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(out[i].result, TRAIN_DONE);
+        assert_int_equal(out[i].nonfinite, 3);
+    }
+    same_points(&now, &late);
+    assert_int_equal(got_len, want_len);
+    assert_memory_equal(got, want, want_len);
+    free(want);
+    free(got);
+    close_book(&now);
+    close_book(&late);
+}
+
+/* The step that may be the last one allowed is waited for: none is computed behind it. */
+static void test_running_ahead_stops_at_the_same_divergence(void **state)
+{
+    struct book now = {0}, late = {0};
+    struct train_outcome out[2];
+    struct pd_why why = {""};
+
+    (void)state;
+    if (run_poisoned(AHEAD("2"), 0xffff & ~7u, false, &now, &out[0], &why) != PD_OK)
+        fail_msg("%s", why.text);
+    assert_int_equal(ahead.taken, 5);
+    if (run_poisoned(AHEAD("2"), 0xffff & ~7u, true, &late, &out[1], &why) != PD_OK)
+        fail_msg("%s", why.text);
+    assert_int_equal(ahead.taken, 5);
+    assert_int_equal(ahead.most_pending, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(out[i].result, TRAIN_DIVERGED);
+        assert_int_equal(out[i].step, 5);
+    }
+    same_points(&now, &late);
+    close_book(&now);
+    close_book(&late);
+}
+
+static void test_running_ahead_reports_a_kernel_error(void **state)
+{
+    struct book b = {0};
+    struct train_outcome out;
+    struct pd_why why = {""};
+
+    (void)state;
+    assert_int_equal(run_poisoned(AHEAD("2"), 1u << 16 | 1u << 3, true, &b, &out, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "is out of range"));
+    assert_int_equal(out.step, 3); /* those before it count */
+    close_book(&b);
+}
+
+static void test_a_device_that_runs_ahead_goes_on_bit_for_bit(void **state)
+{
+    (void)state;
+    check_random_stops(AHEAD("3"), 2);
+}
+
 #define GPT(device, precision)                                                                               \
     "{\"model\":{\"preset\":\"gpt_micro\",\"width\":16,\"depth\":1,\"heads\":1,\"context\":16},"             \
     "\"attention\":{\"activation\":\"softmax\"},"                                                            \
@@ -122,10 +273,10 @@ static void test_a_plan_for_a_device_needs_none(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        T(test_a_device_ends_where_the_cpu_ends),
-        T(test_a_device_goes_on_bit_for_bit_after_a_stop),
-        T(test_a_language_model_trains_on_a_device),
-        T(test_a_plan_for_a_device_needs_none),
+        T(test_a_device_ends_where_the_cpu_ends),     T(test_a_device_goes_on_bit_for_bit_after_a_stop),
+        T(test_running_ahead_changes_no_bit),         T(test_running_ahead_stops_at_the_same_divergence),
+        T(test_running_ahead_reports_a_kernel_error), T(test_a_device_that_runs_ahead_goes_on_bit_for_bit),
+        T(test_a_language_model_trains_on_a_device),  T(test_a_plan_for_a_device_needs_none),
     };
 
     setenv("POLYD_CUDA_PLUGIN", EMULATED_PLUGIN, 0);

@@ -176,31 +176,15 @@ void check_net_digits(struct check *c, struct check_net *net, int64_t first)
         check_engine_put_ints(c, &net->en, "target", targets);
 }
 
-struct stepping {
-    struct check *c;
-    struct check_net *net;
-};
-
-static enum pd_err evaluate(void *user, const double hyper[4], struct pd_why *why)
-{
-    struct stepping *s = user;
-
-    (void)why;
-    check_engine_put(s->c, &s->net->en, "hyper", hyper);
-    check_engine_run(s->c, &s->net->en);
-    return s->c->err;
-}
-
 bool check_net_steps(struct check *c, struct check_net *net, const char *optimiser, int64_t steps, double lr,
                      double share, double part)
 {
     const struct optim *optim = optim_find(optimiser);
     const struct model_train_options o = options(optim, net->batch);
-    struct stepping s = {c, net};
-    const struct optim_closure closure = {&s, evaluate};
 
     for (int64_t i = 0; i < steps; i++) {
         struct pd_arena *scratch = c->scratch; /* of one step */
+        double hyper[4];
 
         if (!check_go(c, share + part * (double)i / (double)steps))
             return false;
@@ -211,8 +195,11 @@ bool check_net_steps(struct check *c, struct check_net *net, const char *optimis
             check_fail(c, PD_ERR_NOMEM, "no memory for a batch");
         pd_arena_free(c->scratch);
         c->scratch = scratch;
-        if (c->err != PD_OK || optim->step(&closure, &o, i, lr, &c->why) != PD_OK)
+        if (c->err != PD_OK)
             return false;
+        optim->hyper(&o, i, lr, hyper);
+        check_engine_put(c, &net->en, "hyper", hyper);
+        check_engine_run(c, &net->en);
     }
     return c->err == PD_OK;
 }

@@ -449,14 +449,18 @@ struct model_train_options {
      * (model_copy_name), which the updates write and the next step reads (pk_working_copy). Whoever sets the
      * parameters fills them (model_store_round). Part and apply share them. */
     bool copies;
+    /* A step may begin before the host knows whether the one before it was applied: "hyper" is (2, 4), row 1 for the
+     * case that it was, row 0 that it was not, and the state MODEL_APPLIED (1) chooses between them on the device. */
+    bool ahead;
 };
+#define MODEL_APPLIED "applied_last"
 
 /* Which rank keeps the moments of parameter i with `zero`: whole tensors, the largest first, to whoever has
  * least. Pure. */
 int32_t model_param_owner(const struct model *m, size_t i, int32_t ranks);
 
 /* Inputs: "input" (images (B,C,H,W) as the spec's `pixels` says, or tokens I32 (B,T)), of texts with classes
- * "last" (arch.h), those of the loss, "hyper" (4) as in op.h; with noise "rng" I32 (3), see pk_dropout. States:
+ * "last" (arch.h), those of the loss, "hyper" (4) as in op.h, with `ahead` (2, 4); with noise "rng" I32 (3), see pk_dropout. States:
  * those of the optimiser ("m/<param>"), with ema "ema/<param>", of buffers as well (to be set to the initial
  * values). Outputs: "loss" (1), the loss's first sum divided by its second; its other sums by name; "grad_norm";
  * "applied" (1: step taken; 0: loss or gradient not finite, nothing changed, buffers neither); "report" (sums +

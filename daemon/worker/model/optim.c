@@ -72,13 +72,29 @@ static struct pk_val gate_of(struct pk_graph *g, const struct model_train_option
     return pk_concat(g, 0, gate, 2);
 }
 
+/* The numbers of the step; *last, with `ahead`, whether the step before was applied. */
+static struct pk_val hyper_of(struct pk_graph *g, const struct model_train_options *o, enum pk_dtype dtype,
+                              struct pk_val *last)
+{
+    const struct pk_shape row = PK_SHAPE(4);
+    struct pk_val both;
+
+    *last = PK_NONE;
+    if (!o->ahead)
+        return pk_input(g, "hyper", dtype, row);
+    both = pk_input(g, "hyper", dtype, PK_SHAPE(2, 4));
+    *last = pk_state(g, MODEL_APPLIED, dtype, PK_SHAPE(1), PK_CAT_INPUTS);
+    return pk_select(g, *last, pk_reshape(g, pk_slice(g, both, 0, 1, 1), row),
+                     pk_reshape(g, pk_slice(g, both, 0, 0, 1), row));
+}
+
 struct pk_val model_emit_optimiser(struct pk_graph *g, const struct model_train_options *o,
                                    struct pk_val loss, struct pk_val divisor,
                                    const struct model_optim_item *item, size_t count,
                                    const struct pk_val *reported, size_t reported_count)
 {
     enum pk_dtype dtype = pk_dtype_of(g, item[0].param);
-    struct pk_val hyper = pk_input(g, "hyper", dtype, PK_SHAPE(4)), length, gate;
+    struct pk_val last, hyper = hyper_of(g, o, dtype, &last), length, gate;
     struct pk_val *grad = calloc(count, sizeof *grad), *average = calloc(count, sizeof *average);
     size_t own = 0;
 
@@ -136,5 +152,7 @@ struct pk_val model_emit_optimiser(struct pk_graph *g, const struct model_train_
                 pk_broadcast_ranks(g, average[i], item[i].owner);
         }
     free(average);
+    if (last.id)
+        pk_blend(g, last, pk_slice(g, gate, 0, 1, 1), pk_fill(g, dtype, PK_SHAPE(1), 1), 0);
     return pk_slice(g, gate, 0, 1, 1);
 }

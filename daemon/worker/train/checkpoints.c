@@ -125,6 +125,13 @@ void checkpoints_forget_later(struct checkpoints *c, int64_t step)
 
 /* ---- saving ---- */
 
+bool checkpoints_planned(const struct checkpoints *c, int64_t step)
+{
+    const int64_t every = c->session->config->train.checkpoint_every_steps;
+
+    return every > 0 && step > 0 && step % every == 0;
+}
+
 static bool wanted(const struct checkpoints *c, int64_t step)
 {
     const struct job_train *t = &c->session->config->train;
@@ -135,7 +142,7 @@ static bool wanted(const struct checkpoints *c, int64_t step)
     if (host->checkpoint_now && host->checkpoint_now(host->user))
         return true;
     if (t->checkpoint_every_steps > 0)
-        return step > 0 && step % t->checkpoint_every_steps == 0;
+        return checkpoints_planned(c, step);
     return t->checkpoint_every_s > 0 &&
            (double)(pd_clock_mono_us() - c->saved_us) >= t->checkpoint_every_s * 1e6;
 }

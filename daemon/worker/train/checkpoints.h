@@ -23,7 +23,9 @@ PD_NODISCARD enum pd_err checkpoints_begin(struct checkpoints *c, struct train_s
 /* Removes checkpoints of steps after this one: the run writes them anew. */
 void checkpoints_forget_later(struct checkpoints *c, int64_t step);
 
-/* Whether it is time for one, after step `step`: rank 0's answer, on all. */
+/* Whether one is due after step `step` by its number. */
+bool checkpoints_planned(const struct checkpoints *c, int64_t step);
+/* Whether it is time for one, after step `step`: rank 0's answer, on all. One that was asked for is so once. */
 PD_NODISCARD enum pd_err checkpoints_due(struct checkpoints *c, int64_t step, bool *ret, struct pd_why *why);
 /* The step of the newest that was written or gone on from; -1: none that holds all of its step. */
 int64_t checkpoints_saved(const struct checkpoints *c);

@@ -192,3 +192,24 @@ enum pd_err executable_read(struct executable *e, const char *name, double *to, 
         free(narrow);
     return err;
 }
+
+enum pd_err executable_read_later(struct executable *e, const char *name, int place, size_t count,
+                                  struct pd_why *why)
+{
+    return pk_exec_read_later(e->exec, name, place, count * (e->wide ? sizeof(double) : sizeof(float)), why);
+}
+
+enum pd_err executable_read_wait(struct executable *e, int place, double *to, size_t count,
+                                 struct pd_why *why)
+{
+    float narrow[EXECUTABLE_LATER_MAX];
+    enum pd_err err;
+
+    assert(count <= EXECUTABLE_LATER_MAX);
+    if (e->wide)
+        return pk_exec_read_wait(e->exec, place, to, count * sizeof *to, why);
+    err = pk_exec_read_wait(e->exec, place, narrow, count * sizeof *narrow, why);
+    for (size_t i = 0; err == PD_OK && i < count; i++)
+        to[i] = narrow[i];
+    return err;
+}

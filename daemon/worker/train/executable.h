@@ -49,7 +49,7 @@ void *executable_memory(const struct executable *e, const char *name);
 /* Part `part` of a batch, as large as the inputs are; f32 is widened where the graph computes in f64. */
 PD_NODISCARD enum pd_err executable_feed_batch(struct executable *e, const struct data_batch *b, int64_t part,
                                                struct pd_why *why);
-#define EXECUTABLE_NUMBERS_MAX 4
+#define EXECUTABLE_NUMBERS_MAX 8
 /* `count` numbers, all that the input holds, in its dtype: f32 or f64. */
 PD_NODISCARD enum pd_err executable_feed_numbers(struct executable *e, const char *name, const double *x,
                                                  size_t count, struct pd_why *why);
@@ -62,3 +62,10 @@ bool executable_output(struct executable *e, const char *name, struct pk_shape *
 /* Reads `count` numbers of an output as double. */
 PD_NODISCARD enum pd_err executable_read(struct executable *e, const char *name, double *to, size_t count,
                                          struct pd_why *why);
+/* The same in two halves, on a back end that has them: the copy is enqueued to `place` (0 or 1); the second half waits for
+ * it and not for later runs. At most EXECUTABLE_LATER_MAX numbers. */
+#define EXECUTABLE_LATER_MAX 24
+PD_NODISCARD enum pd_err executable_read_later(struct executable *e, const char *name, int place,
+                                               size_t count, struct pd_why *why);
+PD_NODISCARD enum pd_err executable_read_wait(struct executable *e, int place, double *to, size_t count,
+                                              struct pd_why *why);

@@ -11,7 +11,8 @@
  *
  * Between two steps lies a boundary, and everything happens there in one order: points of the step,
  * evaluation, probe, maps, gradients, checkpoint, stop. A checkpoint holds the state at a boundary, so a run that goes on from
- * it meets the same steps, evaluations and probes as one that never stopped. */
+ * it meets the same steps, evaluations and probes as one that never stopped. Where a boundary only has points, the step
+ * after it may already run on the device (trainer_ahead); a request to stop or to save is then met one step later. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,6 +35,7 @@ struct run {
     struct gradients *gradients; /* NULL: no distributions are */
     struct checkpoints *checkpoints;
     bool cancelled; /* asked for within an evaluation */
+    bool save_due;  /* a checkpoint was asked for while a step was in flight */
 };
 
 const char *train_result_name(enum train_result result)
@@ -70,11 +72,37 @@ static enum pd_err save(struct run *r, struct pd_why *why)
                                                            : checkpoints_save(r->checkpoints, &state, why);
 }
 
+static bool evaluates(const struct run *r, int64_t at)
+{
+    const struct train_setup *setup = &r->session.setup;
+
+    return at % setup->eval_every == 0 || at == setup->steps;
+}
+
+static bool takes_maps(const struct run *r, int64_t at)
+{
+    const struct train_setup *setup = &r->session.setup;
+
+    return r->maps && (at % setup->maps_every == 0 || at == setup->steps);
+}
+
+static bool takes_probe(const struct run *r, int64_t at)
+{
+    return r->probe && at % r->session.setup.probe_every == 0;
+}
+
+/* Whether the boundary after step `at` leaves tensors alone, as far as is known before: the step after it may then be in
+ * flight while it is met. */
+static bool may_be_ahead(const struct run *r, int64_t at)
+{
+    return !r->save_due && !evaluates(r, at) && !takes_maps(r, at) && !takes_probe(r, at) &&
+           !(r->gradients && gradients_due(r->gradients, at)) && !checkpoints_planned(r->checkpoints, at);
+}
+
 /* The boundary after a step (or at the start): measures, saves. `resumed`: it was met before, and what is
  * left of it is the evaluation, if that is still due. */
 static enum pd_err boundary(struct run *r, bool resumed, struct pd_why *why)
 {
-    const struct train_setup *setup = &r->session.setup;
     const int64_t at = trainer_at(r->trainer), best_before = evaluator_best_step(r->evaluator);
     enum train_stop stop = TRAIN_STOP_NONE;
     bool due = false;
@@ -82,8 +110,7 @@ static enum pd_err boundary(struct run *r, bool resumed, struct pd_why *why)
 
     if (!resumed)
         evaluator_forget(r->evaluator);
-    if (at > 0 &&
-        (resumed ? evaluator_due(r->evaluator) : (at % setup->eval_every == 0 || at == setup->steps))) {
+    if (at > 0 && (resumed ? evaluator_due(r->evaluator) : evaluates(r, at))) {
         err = evaluator_run(r->evaluator, at, &stop, why);
         r->cancelled = stop == TRAIN_STOP_CANCEL;
         if (err != PD_OK || stop != TRAIN_STOP_NONE)
@@ -93,18 +120,20 @@ static enum pd_err boundary(struct run *r, bool resumed, struct pd_why *why)
     } else if (resumed) {
         return PD_OK; /* all of this boundary was done before it was saved */
     }
-    if (r->probe && at % setup->probe_every == 0)
+    if (takes_probe(r, at))
         err = probe_run(r->probe, why);
-    if (err == PD_OK && r->maps && (at % setup->maps_every == 0 || at == setup->steps))
+    if (err == PD_OK && takes_maps(r, at))
         err = maps_run(r->maps, why);
     if (err == PD_OK && r->gradients && gradients_due(r->gradients, at))
         err = gradients_run(r->gradients, at, why);
     if (err == PD_OK)
         err = checkpoints_due(r->checkpoints, at, &due, why);
     due = due || (evaluator_best_step(r->evaluator) != best_before && r->session.config->train.keep_best > 0);
-    if (err == PD_OK && due) {
+    r->save_due = r->save_due || due;
+    if (err == PD_OK && r->save_due && !trainer_ahead(r->trainer)) {
         const struct train_state state = state_of(r);
 
+        r->save_due = false;
         err = checkpoints_try_save(r->checkpoints, &state, why);
     }
     return err;
@@ -153,7 +182,7 @@ static enum pd_err loop(struct run *r, enum train_result *ret_result, struct pd_
             *ret_result = TRAIN_CANCELLED;
             return PD_OK;
         }
-        if (stop == TRAIN_STOP_CHECKPOINT) {
+        if (stop == TRAIN_STOP_CHECKPOINT && !trainer_ahead(r->trainer)) {
             err = save(r, why);
             if (err == PD_OK)
                 *ret_result = TRAIN_STOPPED;
@@ -170,7 +199,8 @@ static enum pd_err loop(struct run *r, enum train_result *ret_result, struct pd_
         if (trainer_at(r->trainer) >= setup->steps ||
             evaluator_ends_early(r->evaluator, trainer_at(r->trainer)))
             break;
-        err = trainer_step(r->trainer, &done, why);
+        err = trainer_step(r->trainer, stop == TRAIN_STOP_NONE && may_be_ahead(r, trainer_at(r->trainer) + 1),
+                           &done, why);
         if (err == PD_OK && done)
             err = boundary(r, false, why);
         reporter_flush_due(r->session.reporter);

@@ -296,6 +296,8 @@ static void set_options(struct train_setup *s, const struct job_config *c)
         .ranks = s->ranks,
         .zero = c->train.zero > 0 && s->ranks > 1,
         .copies = true,
+        /* ranks agree at every boundary, which waits for the step anyway */
+        .ahead = c->resources.device == JOB_DEVICE_CUDA && s->ranks == 1 && !s->optim->searches,
         .line_rows = s->optim->searches ? LBFGS_ROWS : 0,
         .line_numbers = LBFGS_NUMBERS,
     };

@@ -20,8 +20,11 @@ struct trainer {
     void **averages; /* per parameter, or NULL where none are kept */
     struct batches *batches;
     struct line *line; /* of an optimiser that searches along lines; else NULL */
-    bool begun;        /* a step is: its batch is at hand */
-    int64_t part_done; /* of the step in progress: parts added up */
+    bool begun;        /* the step to be enqueued has its batch */
+    int64_t part_done; /* of that step: parts added up */
+    /* Steps enqueued whose numbers were not read: at most two, and only while trainer_step runs; else at most one. */
+    int64_t in_flight;
+    double lr[2]; /* of step k at k % 2 */
     /* of a run's state (struct train_state) */
     int64_t step, applied, applied_before, nonfinite, consecutive;
     double loss;
@@ -199,9 +202,9 @@ enum pd_err trainer_start(struct trainer *t, struct pd_why *why)
 
 /* ---- a step ---- */
 
-/* Adds up the parts of a step that has several. A stop may be asked for between two: *ret_whole is false
+/* Adds up the parts of step `at`, which has several. A stop may be asked for between two: *ret_whole is false
  * then, what was added up stays, and the step can be gone on with. */
-static enum pd_err add_parts(struct trainer *t, bool *ret_whole, struct pd_why *why)
+static enum pd_err add_parts(struct trainer *t, int64_t at, bool *ret_whole, struct pd_why *why)
 {
     const struct session *s = t->session;
     const int64_t parts = s->setup.parts;
@@ -218,7 +221,7 @@ static enum pd_err add_parts(struct trainer *t, bool *ret_whole, struct pd_why *
             err = executable_feed_numbers(&t->part, "first", &first, 1, why);
         if (err == PD_OK)
             err = executable_feed_rng(&t->part, (uint64_t)s->config->train.seed,
-                                      (uint32_t)(t->step * parts + t->part_done), s->setup.rank, why);
+                                      (uint32_t)(at * parts + t->part_done), s->setup.rank, why);
         if (err == PD_OK)
             err = pk_exec_run(t->part.exec, why);
     }
@@ -226,17 +229,8 @@ static enum pd_err add_parts(struct trainer *t, bool *ret_whole, struct pd_why *
     return err;
 }
 
-/* Loss, gradient and update of the batch at hand. */
-static enum pd_err evaluate(void *user, const double hyper[4], struct pd_why *why)
-{
-    struct trainer *t = user;
-    enum pd_err err = executable_feed_numbers(&t->update, "hyper", hyper, 4, why);
-
-    return err == PD_OK ? pk_exec_run(t->update.exec, why) : err;
-}
-
-/* The batch of the step to the inputs that read it. */
-static enum pd_err feed(struct trainer *t, bool *ret_whole, struct pd_why *why)
+/* The batch of step `at` to the inputs that read it. */
+static enum pd_err feed(struct trainer *t, int64_t at, bool *ret_whole, struct pd_why *why)
 {
     const struct session *s = t->session;
     enum pd_err err = PD_OK;
@@ -248,13 +242,29 @@ static enum pd_err feed(struct trainer *t, bool *ret_whole, struct pd_why *why)
         t->part_done = 0;
     }
     if (err == PD_OK && s->setup.parts > 1)
-        return add_parts(t, ret_whole, why);
+        return add_parts(t, at, ret_whole, why);
     if (err == PD_OK)
         err = batches_feed(t->batches, &t->update, 0, why);
     if (err == PD_OK)
-        err = executable_feed_rng(&t->update, (uint64_t)s->config->train.seed, (uint32_t)t->step,
-                                  s->setup.rank, why);
+        err = executable_feed_rng(&t->update, (uint64_t)s->config->train.seed, (uint32_t)at, s->setup.rank,
+                                  why);
     return err;
+}
+
+/* The optimiser's numbers for step `at`, to the input that reads them. Where a step is in flight, one row for each
+ * outcome of it; the device takes the one that fits. */
+static enum pd_err feed_hyper(struct trainer *t, int64_t at, struct pd_why *why)
+{
+    const struct session *s = t->session;
+    const int64_t applied = t->applied_before + t->applied;
+    struct model_train_options now = s->setup.options;
+    double hyper[2 * 4];
+
+    if (now.cycled)
+        now.beta1 = train_schedule_beta1(&s->setup.schedule, at);
+    for (int row = 0; row <= now.ahead; row++)
+        s->setup.optim->hyper(&now, applied + (row && t->in_flight), t->lr[at % 2], hyper + 4 * row);
+    return executable_feed_numbers(&t->update, "hyper", hyper, now.ahead ? 8 : 4, why);
 }
 
 /* Counts a step and reports its numbers: the loss's `sums`, norm of the gradient, applied. */
@@ -286,61 +296,104 @@ static void finish(struct trainer *t, const double *report, size_t sums, double 
     }
 }
 
-/* The optimiser's step; report: as finish reads it. */
-static enum pd_err step(struct trainer *t, double lr, double report[MODEL_REPORT_MAX], struct pd_why *why)
+/* A step of an optimiser that searches along lines, with the batch at hand; report: as finish reads it. */
+static enum pd_err search(struct trainer *t, double report[MODEL_REPORT_MAX], struct pd_why *why)
 {
-    const struct session *s = t->session;
-    const struct optim_closure closure = {.user = t, .evaluate = evaluate};
-    const bool more = t->step + 1 < s->setup.steps;
-    struct model_train_options now = s->setup.options;
+    struct reporter *reporter = t->session->reporter;
     struct lbfgs_outcome outcome;
-    enum pd_err err;
+    enum pd_err err = line_step(t->line, t->lr[t->step % 2], report, &outcome, why);
 
-    if (t->line) {
-        err = line_step(t->line, lr, report, &outcome, why);
-        if (err == PD_OK && outcome.infinite) {
-            t->nonfinite += outcome.infinite;
-            reporter_push(s->reporter, "nonfinite", (double)t->nonfinite);
-        }
-        if (err == PD_OK)
-            reporter_push(s->reporter, "evaluations", outcome.evaluations);
-        if (more)
-            batches_send_next(t->batches);
+    if (err != PD_OK)
         return err;
+    if (outcome.infinite) {
+        t->nonfinite += outcome.infinite;
+        reporter_push(reporter, "nonfinite", (double)t->nonfinite);
     }
-    if (now.cycled)
-        now.beta1 = train_schedule_beta1(&s->setup.schedule, t->step);
-    err = s->setup.optim->step(&closure, &now, t->applied_before + t->applied, lr, why);
-    if (more)
-        batches_send_next(t->batches);
-    return err == PD_OK
-               ? executable_read(&t->update, "report", report, model_loss_sums(s->setup.task->loss) + 2, why)
-               : err;
+    reporter_push(reporter, "evaluations", outcome.evaluations);
+    return PD_OK;
 }
 
-enum pd_err trainer_step(struct trainer *t, bool *ret_done, struct pd_why *why)
+/* The step after those in flight: its batch and numbers, and the graph. The next batch travels beside it. *ret_whole as in
+ * add_parts; a search along lines is enqueued by its own function. */
+static enum pd_err enqueue(struct trainer *t, bool *ret_whole, struct pd_why *why)
+{
+    const struct train_setup *setup = &t->session->setup;
+    const int64_t at = t->step + t->in_flight;
+    enum pd_err err = feed(t, at, ret_whole, why);
+
+    if (err != PD_OK || !*ret_whole)
+        return err;
+    t->begun = false;
+    t->lr[at % 2] = train_schedule_lr(&setup->schedule, at);
+    if (t->line)
+        return PD_OK;
+    err = feed_hyper(t, at, why);
+    if (err == PD_OK)
+        err = pk_exec_run(t->update.exec, why);
+    if (err == PD_OK && setup->options.ahead && t->session->api->read_later)
+        err = executable_read_later(&t->update, "report", (int)(at % 2),
+                                    model_loss_sums(setup->task->loss) + 2, why);
+    t->in_flight += err == PD_OK;
+    if (at + 1 < setup->steps)
+        batches_send_next(t->batches);
+    return err;
+}
+
+/* The numbers of the oldest step in flight. */
+static enum pd_err collect(struct trainer *t, double report[MODEL_REPORT_MAX], struct pd_why *why)
+{
+    const struct train_setup *setup = &t->session->setup;
+    const size_t count = model_loss_sums(setup->task->loss) + 2;
+
+    t->in_flight--;
+    if (setup->options.ahead && t->session->api->read_wait)
+        return executable_read_wait(&t->update, (int)(t->step % 2), report, count, why);
+    return executable_read(&t->update, "report", report, count, why);
+}
+
+/* Whether the next step may be enqueued before the numbers of this one are read. If these could end the run, it may not. */
+static bool may_go_ahead(const struct trainer *t)
 {
     const struct session *s = t->session;
-    int64_t began = pd_clock_mono_us();
-    const size_t sums = model_loss_sums(s->setup.task->loss);
-    double lr = train_schedule_lr(&s->setup.schedule, t->step), report[MODEL_REPORT_MAX];
-    bool whole;
-    enum pd_err err = feed(t, &whole, why);
+
+    return s->setup.options.ahead && s->api->read_later && t->step + 1 < s->setup.steps &&
+           t->consecutive + 1 < s->config->train.nonfinite_limit;
+}
+
+enum pd_err trainer_step(struct trainer *t, bool ahead, bool *ret_done, struct pd_why *why)
+{
+    const struct session *s = t->session;
+    const int64_t began = pd_clock_mono_us();
+    double report[MODEL_REPORT_MAX];
+    bool whole = true;
+    enum pd_err err = t->in_flight ? PD_OK : enqueue(t, &whole, why), next = PD_OK;
 
     *ret_done = false;
-    reporter_busy(s->reporter, pd_clock_mono_us() - began);
-    if (err != PD_OK || !whole)
+    if (err != PD_OK || !whole) {
+        reporter_busy(s->reporter, pd_clock_mono_us() - began);
         return err;
-    began = pd_clock_mono_us();
-    t->begun = false;
-    err = step(t, lr, report, why);
+    }
+    if (ahead && may_go_ahead(t))
+        next = enqueue(t, &whole, why);
+    if (t->line) {
+        err = search(t, report, why);
+        if (t->step + 1 < s->setup.steps)
+            batches_send_next(t->batches);
+    } else {
+        err = collect(t, report, next == PD_OK ? why : NULL);
+    }
     if (err != PD_OK)
         return err;
     *ret_done = true;
-    finish(t, report, sums, lr);
+    finish(t, report, model_loss_sums(s->setup.task->loss), t->lr[t->step % 2]);
     reporter_step(s->reporter, pd_clock_mono_us() - began, t->loss);
     reporter_bad(s->reporter, s->setup.set);
-    return PD_OK;
+    return next;
+}
+
+bool trainer_ahead(const struct trainer *t)
+{
+    return t->in_flight > 0;
 }
 
 /* ---- what others read ---- */

@@ -29,9 +29,14 @@ PD_NODISCARD enum pd_err trainer_copy(struct trainer *t, struct pd_why *why);
 /* Batches of the next step on begin to be prepared, and means over steps to be reported. */
 PD_NODISCARD enum pd_err trainer_start(struct trainer *t, struct pd_why *why);
 
-/* One step of the optimiser, reported. *ret_done: false if a stop was asked for between two parts of the
+/* One step of the optimiser, reported. ahead: the boundary after it neither reads nor saves tensors, so that the next step
+ * may be enqueued before this one's numbers are read (where the back end can: trainer_ahead says whether it was). The
+ * trajectory is the same to the bit: of the host's numbers only the count of applied steps depends on the step before, and
+ * the device chooses between both counts. *ret_done: false if a stop was asked for between two parts of the
  * batch; the parameters are as they were, and the next call goes on with the same step. */
-PD_NODISCARD enum pd_err trainer_step(struct trainer *t, bool *ret_done, struct pd_why *why);
+PD_NODISCARD enum pd_err trainer_step(struct trainer *t, bool ahead, bool *ret_done, struct pd_why *why);
+/* A step is enqueued whose numbers were not read: tensors are not those of trainer_at. */
+bool trainer_ahead(const struct trainer *t);
 
 struct optim_point;
 /* Sees each evaluation of an optimiser that searches along lines (from NULL), and each point to which it moved, with where that search

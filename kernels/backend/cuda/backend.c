@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define FAULT_BYTES 256 /* of the buffer for kernel errors, on the device and on the host */
-#define READ_AT 64      /* where, on the host, the numbers lie that cuda_read brings */
+#define READ_AT 64      /* behind the error on the host: numbers that cuda_read and cuda_read_later bring */
 #define SM_LEAST 80     /* bf16 products and cp.async begin there */
 
 /* NULL if no file defines matmul. */
@@ -76,6 +76,9 @@ static struct pk_backend *cuda_close(struct pk_backend *b)
             (void)cudaFree(b->fault);
         if (b->fault_host)
             (void)cudaFreeHost(b->fault_host);
+        for (int i = 0; i < 2; i++)
+            if (b->read[i])
+                (void)cudaEventDestroy(b->read[i]);
         cuda_passage_close(b);
         if (b->stream)
             (void)cudaStreamDestroy(b->stream);
@@ -140,7 +143,10 @@ static enum pd_err open_on(struct pk_backend *b, struct pd_why *why)
     PK_CUDA_TRY(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking));
     PK_CUDA_TRY(cudaStreamCreateWithFlags(&b->side, cudaStreamNonBlocking));
     PK_CUDA_TRY(cudaMalloc((void **)&b->fault, FAULT_BYTES));
-    PK_CUDA_TRY(cudaMallocHost((void **)&b->fault_host, FAULT_BYTES));
+    /* one block of synchronous reads, two of read_later */
+    PK_CUDA_TRY(cudaMallocHost((void **)&b->fault_host, (size_t)3 * FAULT_BYTES));
+    for (int i = 0; i < 2; i++)
+        PK_CUDA_TRY(cudaEventCreateWithFlags(&b->read[i], cudaEventDisableTiming));
     PK_CUDA_TRY(cudaMemsetAsync(b->fault, 0, FAULT_BYTES, b->stream));
     b->units_taken = b->fault + 32; /* a cache line of its own */
     err = cuda_passage_open(b, why);
@@ -278,38 +284,37 @@ static enum pd_err cuda_run(struct pk_backend *b, const struct pk_call *calls, s
     return cuda_enqueue(b, calls, count, why);
 }
 
-/* Enqueues a copy of the first error that a kernel reported to fault_host. */
-static enum pd_err send_fault(struct pk_backend *b, struct pd_why *why)
+/* Enqueues a copy of the first error that a kernel reported to `host`. */
+static enum pd_err send_fault(struct pk_backend *b, uint32_t *host, struct pd_why *why)
 {
     PK_CUDA_TRY(cudaSetDevice(b->device));
-    PK_CUDA_TRY(
-        cudaMemcpyAsync(b->fault_host, b->fault, 2 * sizeof *b->fault, cudaMemcpyDeviceToHost, b->stream));
+    PK_CUDA_TRY(cudaMemcpyAsync(host, b->fault, 2 * sizeof *b->fault, cudaMemcpyDeviceToHost, b->stream));
     return PD_OK;
 }
 
 /* Turns that error into ours, after the copy has completed. */
-static enum pd_err report_fault(struct pk_backend *b, struct pd_why *why)
+static enum pd_err report_fault(struct pk_backend *b, const uint32_t *host, struct pd_why *why)
 {
     uint32_t op;
     int32_t value;
 
-    if (!b->fault_host[0])
+    if (!host[0])
         return PD_OK;
-    op = b->fault_host[0] - 1;
-    value = (int32_t)b->fault_host[1];
+    op = host[0] - 1;
+    value = (int32_t)host[1];
     PK_CUDA_TRY(cudaMemsetAsync(b->fault, 0, 2 * sizeof *b->fault, b->stream));
     return pd_fail(why, PD_ERR_INVALID, "%s: index %d is out of range", name_of(op), value);
 }
 
 static enum pd_err cuda_sync(struct pk_backend *b, struct pd_why *why)
 {
-    enum pd_err err = send_fault(b, why);
+    enum pd_err err = send_fault(b, b->fault_host, why);
 
     if (err != PD_OK)
         return err;
     PK_CUDA_TRY(cudaStreamSynchronize(b->stream));
     PK_CUDA_TRY(cudaStreamSynchronize(b->side));
-    return report_fault(b, why);
+    return report_fault(b, b->fault_host, why);
 }
 
 /* Copies the kernels' error and the numbers through pinned memory and waits once, for the kernels' stream. The upload of
@@ -318,7 +323,7 @@ static enum pd_err cuda_read(struct pk_backend *b, void *to, const void *from, s
                              struct pd_why *why)
 {
     unsigned char *numbers = (unsigned char *)b->fault_host + READ_AT;
-    enum pd_err err = send_fault(b, why);
+    enum pd_err err = send_fault(b, b->fault_host, why);
 
     if (err != PD_OK)
         return err;
@@ -327,7 +332,41 @@ static enum pd_err cuda_read(struct pk_backend *b, void *to, const void *from, s
     PK_CUDA_TRY(cudaStreamSynchronize(b->stream));
     if (bytes <= FAULT_BYTES - READ_AT)
         memcpy(to, numbers, bytes);
-    return report_fault(b, why);
+    return report_fault(b, b->fault_host, why);
+}
+
+static_assert(PK_READ_LATER_MOST <= FAULT_BYTES - READ_AT, "a place holds the error and the numbers");
+
+static uint32_t *place_of(const struct pk_backend *b, int place)
+{
+    return b->fault_host + (size_t)(1 + place) * FAULT_BYTES / sizeof *b->fault_host;
+}
+
+static enum pd_err cuda_read_later(struct pk_backend *b, int place, const void *from, size_t bytes,
+                                   struct pd_why *why)
+{
+    uint32_t *host = place_of(b, place);
+    enum pd_err err;
+
+    if (bytes > PK_READ_LATER_MOST)
+        return pd_fail(why, PD_ERR_INVALID, "read_later takes at most %d bytes, not %zu", PK_READ_LATER_MOST,
+                       bytes);
+    err = send_fault(b, host, why);
+    if (err != PD_OK)
+        return err;
+    PK_CUDA_TRY(
+        cudaMemcpyAsync((unsigned char *)host + READ_AT, from, bytes, cudaMemcpyDeviceToHost, b->stream));
+    PK_CUDA_TRY(cudaEventRecord(b->read[place], b->stream));
+    return PD_OK;
+}
+
+static enum pd_err cuda_read_wait(struct pk_backend *b, int place, void *to, size_t bytes, struct pd_why *why)
+{
+    const uint32_t *host = place_of(b, place);
+
+    PK_CUDA_TRY(cudaEventSynchronize(b->read[place]));
+    memcpy(to, (const unsigned char *)host + READ_AT, bytes);
+    return report_fault(b, host, why);
 }
 
 enum pd_err cuda_info(struct pk_backend *b, struct pk_backend_info *ret, struct pd_why *why)
@@ -400,6 +439,8 @@ const struct pk_backend_api *pk_backend_entry(void)
         .set_math = cuda_set_math,
         .stream = cuda_stream,
         .read = cuda_read,
+        .read_later = cuda_read_later,
+        .read_wait = cuda_read_wait,
     };
 
     return &api;

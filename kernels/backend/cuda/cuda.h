@@ -43,13 +43,14 @@ struct pk_backend {
     /* Device memory, two words: the first error that a kernel found {1 + enum pk_op, value}; 0 = none.
      * Kernels write it with atomicCAS on the first word; sync reads and clears it, and fails with
      * PD_ERR_INVALID. */
-    uint32_t *fault, *fault_host; /* fault_host: pinned, for reading it */
+    uint32_t *fault, *fault_host; /* fault_host: pinned, for reading it and a step's numbers */
     /* Device memory, one word: number of units that blocks of the running kernel have taken
      * (attention/hopper_fwd.cu). Every kernel that uses it returns it to 0; kernels of `stream` run one at a time. */
     uint32_t *units_taken;
     struct cuda_pinned *pinned;   /* of alloc_host */
     bool forgetful;               /* the host stores no records: attention/order.cu stops measuring */
     struct cuda_passage *passage; /* slot.c: the staging buffer of small uploads */
+    cudaEvent_t read[2];          /* recorded after the copies of read_later */
 };
 
 typedef enum pd_err cuda_run_fn(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);

@@ -9,15 +9,15 @@ static void update(struct pk_graph *g, const struct model_update *u)
     pk_adamw(g, u->param, u->grad, u->state[0], u->state[1], u->hyper, u->gate, u->spec);
 }
 
-static enum pd_err step(const struct optim_closure *c, const struct model_train_options *o, int64_t applied,
-                        double lr, struct pd_why *why)
+static void hyper(const struct model_train_options *o, int64_t applied, double lr, double ret[4])
 {
     const double t = (double)(applied + 1);
-    /* 1 - beta^t without cancellation */
-    const double hyper[4] = {lr, -expm1(t * log(o->beta1)), -expm1(t * log(o->beta2)),
-                             o->cycled ? o->beta1 : applied == 0};
 
-    return c->evaluate(c->user, hyper, why);
+    ret[0] = lr;
+    /* 1 - beta^t without cancellation */
+    ret[1] = -expm1(t * log(o->beta1));
+    ret[2] = -expm1(t * log(o->beta2));
+    ret[3] = o->cycled ? o->beta1 : applied == 0;
 }
 
 const struct optim optim_adamw = {
@@ -27,5 +27,5 @@ const struct optim optim_adamw = {
               .update = update},
     .saved = {"optim.m.", "optim.v."},
     .number = 0,
-    .step = step,
+    .hyper = hyper,
 };

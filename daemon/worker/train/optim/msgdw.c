@@ -16,25 +16,24 @@ static void update_l2(struct pk_graph *g, const struct model_update *u)
     pk_msgdw(g, u->param, u->grad, u->state[0], u->hyper, u->gate, spec);
 }
 
-static enum pd_err step(const struct optim_closure *c, const struct model_train_options *o, int64_t applied,
-                        double lr, struct pd_why *why)
+static void hyper(const struct model_train_options *o, int64_t applied, double lr, double ret[4])
 {
-    const double hyper[4] = {lr, 1, 1, applied == 0};
-
     (void)o;
-    return c->evaluate(c->user, hyper, why);
+    ret[0] = lr;
+    ret[1] = ret[2] = 1;
+    ret[3] = applied == 0;
 }
 
 const struct optim optim_msgdw = {
     .graph = {.name = "msgdw", .states = 1, .state = {{"m/", PK_CAT_MOMENT1}}, .update = update_decoupled},
     .saved = {"optim.m."},
     .number = 1,
-    .step = step,
+    .hyper = hyper,
 };
 
 const struct optim optim_msgd_l2 = {
     .graph = {.name = "msgd_l2", .states = 1, .state = {{"m/", PK_CAT_MOMENT1}}, .update = update_l2},
     .saved = {"optim.m."},
     .number = 2,
-    .step = step,
+    .hyper = hyper,
 };

@@ -134,41 +134,6 @@ __device__ __forceinline__ bool pk_barrier_try_cluster(uint64_t *bar, uint32_t p
                  : "memory");
     return over;
 }
-/* With POLYD_CUDA_SPIN_LIMIT (a build option, on in tests/gpu/run), a wait of more than that many clocks prints the barrier,
- * its parity, block and warp, and aborts the kernel, so that a deadlock ends within seconds and names its place. */
-#ifdef POLYD_CUDA_SPIN_LIMIT
-#include <stdio.h>
-
-static __device__ __noinline__ void pk_barrier_stuck(uint32_t at, uint32_t parity)
-{
-    printf("a wait at the barrier in shared memory 0x%x, parity %u, has no end: block %d of %d, warp %d, "
-           "lane %d\n",
-           at, parity, (int)blockIdx.x, (int)gridDim.x, (int)threadIdx.x / 32, (int)threadIdx.x % 32);
-    __trap();
-}
-#define PK_BARRIER_WAIT(try_it)                                                                              \
-    do {                                                                                                     \
-        const long long began = clock64();                                                                   \
-                                                                                                             \
-        while (!(try_it))                                                                                    \
-            if (clock64() - began > (POLYD_CUDA_SPIN_LIMIT))                                                 \
-                pk_barrier_stuck(pk_shared_address(bar), parity);                                            \
-    } while (0)
-#else
-#define PK_BARRIER_WAIT(try_it)                                                                              \
-    while (!(try_it)) {                                                                                      \
-    }
-#endif
-/* Waits until the phase of this parity is over. Of a new barrier, phase 0 runs: parity 1 is over. */
-__device__ __forceinline__ void pk_barrier_wait(uint64_t *bar, uint32_t parity)
-{
-    PK_BARRIER_WAIT(pk_barrier_try(bar, parity));
-}
-/* The same of a barrier at which other blocks of the cluster arrive. */
-__device__ __forceinline__ void pk_barrier_wait_cluster(uint64_t *bar, uint32_t parity)
-{
-    PK_BARRIER_WAIT(pk_barrier_try_cluster(bar, parity));
-}
 /* Of `threads` threads, a multiple of 32; id 1 .. 15. */
 __device__ __forceinline__ void pk_named_barrier(int id, int threads)
 {
@@ -394,7 +359,13 @@ uint32_t emu_shared_address(const void *p);
 void emu_barrier_init(uint64_t *bar, uint32_t arrivals);
 void emu_barrier_publish(void);
 void emu_barrier_arrive(uint64_t *bar, uint32_t bytes);
-void emu_barrier_wait(uint64_t *bar, uint32_t parity);
+/* Waits. If the phase can never end: false, where the caller has a limit; else the emulation fails. */
+bool emu_barrier_try(uint64_t *bar, uint32_t parity, bool limited);
+#ifdef POLYD_CUDA_SPIN_LIMIT
+#define PK_WAITS_ARE_LIMITED true
+#else
+#define PK_WAITS_ARE_LIMITED false
+#endif
 void emu_named_barrier(int id, int threads);
 void emu_barrier_arrive_at(uint64_t *bar, unsigned rank);
 void emu_cluster_sync(void);
@@ -431,9 +402,13 @@ static inline void pk_barrier_expect(uint64_t *bar, uint32_t bytes)
 {
     emu_barrier_arrive(bar, bytes);
 }
-static inline void pk_barrier_wait(uint64_t *bar, uint32_t parity)
+static inline bool pk_barrier_try(uint64_t *bar, uint32_t parity)
 {
-    emu_barrier_wait(bar, parity);
+    return emu_barrier_try(bar, parity, PK_WAITS_ARE_LIMITED);
+}
+static inline bool pk_barrier_try_cluster(uint64_t *bar, uint32_t parity)
+{
+    return emu_barrier_try(bar, parity, PK_WAITS_ARE_LIMITED);
 }
 static inline void pk_named_barrier(int id, int threads)
 {
@@ -456,10 +431,6 @@ static inline void pk_bulk_load_cluster(void *to, const CUtensorMap *map, uint64
     const int c[4] = {c0, c1, c2, c3};
 
     emu_bulk_load(to, map, bar, c, 4, blocks);
-}
-static inline void pk_barrier_wait_cluster(uint64_t *bar, uint32_t parity)
-{
-    emu_barrier_wait(bar, parity);
 }
 static inline uint32_t pk_cluster_rank(void)
 {
@@ -537,3 +508,41 @@ static inline void pk_wgmma(float (&d)[N / 2], uint32_t a0, uint32_t a1, uint32_
 }
 
 #endif
+
+/* ---- waiting ---- */
+
+/* With POLYD_CUDA_SPIN_LIMIT (a build option, on in tests/gpu/run), a wait of more than that many clocks prints the barrier,
+ * its parity, block and warp, and aborts the kernel, so that a deadlock ends within seconds and names its place. */
+#ifdef POLYD_CUDA_SPIN_LIMIT
+#include <stdio.h>
+
+static __device__ __noinline__ void pk_barrier_stuck(uint32_t at, uint32_t parity)
+{
+    printf("a wait at the barrier in shared memory 0x%x, parity %u, has no end: block %d of %d, warp %d, "
+           "lane %d\n",
+           at, parity, (int)blockIdx.x, (int)gridDim.x, (int)threadIdx.x / 32, (int)threadIdx.x % 32);
+    __trap();
+}
+#define PK_BARRIER_WAIT(try_it)                                                                              \
+    do {                                                                                                     \
+        const long long began = clock64();                                                                   \
+                                                                                                             \
+        while (!(try_it))                                                                                    \
+            if (clock64() - began > (POLYD_CUDA_SPIN_LIMIT))                                                 \
+                pk_barrier_stuck(pk_shared_address(bar), parity);                                            \
+    } while (0)
+#else
+#define PK_BARRIER_WAIT(try_it)                                                                              \
+    while (!(try_it)) {                                                                                      \
+    }
+#endif
+/* Waits until the phase of this parity is over. Of a new barrier, phase 0 runs: parity 1 is over. */
+__device__ __forceinline__ void pk_barrier_wait(uint64_t *bar, uint32_t parity)
+{
+    PK_BARRIER_WAIT(pk_barrier_try(bar, parity));
+}
+/* The same of a barrier at which other blocks of the cluster arrive. */
+__device__ __forceinline__ void pk_barrier_wait_cluster(uint64_t *bar, uint32_t parity)
+{
+    PK_BARRIER_WAIT(pk_barrier_try_cluster(bar, parity));
+}

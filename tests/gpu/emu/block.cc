@@ -77,6 +77,7 @@ struct thread_state {
     const char *what;
     bool (*done)(void *);
     void *done_arg;
+    bool may_give_up; /* returns from its wait when nothing can go on */
     std::vector<copy_async> copies;
     unsigned groups;
     uint3 place;
@@ -182,6 +183,18 @@ void wake(unsigned t)
     pk_emu_fail("no thread can go on:%s", text.c_str());
 }
 
+/* Wakes the first thread that may give up its wait. */
+bool give_up()
+{
+    for (unsigned t = 0; t < B.threads; t++)
+        if (B.polling[t / 32] >> t % 32 & 1u && T[t].may_give_up) {
+            B.polling[t / 32] &= ~(1u << t % 32);
+            wake(t);
+            return true;
+        }
+    return false;
+}
+
 /* The thread to run next; false when the block is done. */
 bool pick(unsigned *ret)
 {
@@ -213,6 +226,8 @@ bool pick(unsigned *ret)
                 }
             }
         if (any)
+            continue;
+        if (B.late.empty() && give_up())
             continue;
         if (B.late.empty())
             stuck();
@@ -561,14 +576,16 @@ int pk_emu_syncthreads_count(int predicate)
     return b->result;
 }
 
-void pk_emu_wait(const char *what, bool (*done)(void *arg), void *arg)
+bool pk_emu_wait(const char *what, bool (*done)(void *arg), void *arg, bool may_give_up)
 {
     if (done(arg))
-        return;
+        return true;
     T[now].done = done;
     T[now].done_arg = arg;
+    T[now].may_give_up = may_give_up;
     B.polling[now / 32] |= 1u << now % 32;
     sleep_at(what);
+    return done(arg);
 }
 
 void pk_emu_defer(void (*act)(void *arg), const void *arg, size_t arg_bytes)

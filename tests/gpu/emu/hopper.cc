@@ -528,14 +528,13 @@ void emu_barrier_arrive_at(uint64_t *bar, unsigned rank)
     barrier_write(there, b);
 }
 
-void emu_barrier_wait(uint64_t *bar, uint32_t parity)
+bool emu_barrier_try(uint64_t *bar, uint32_t parity, bool limited)
 {
     waiter w = {bar, parity};
 
     if (parity > 1)
         pk_emu_fail("mbarrier: parity %u", parity);
-    if (!phase_over(&w))
-        pk_emu_wait("mbarrier.try_wait", phase_over, &w);
+    return phase_over(&w) || pk_emu_wait("mbarrier.try_wait", phase_over, &w, limited);
 }
 
 void emu_named_barrier(int id, int n)

@@ -40,8 +40,8 @@ void pk_emu_cluster_barrier(void);
 
 /* Waits until done(arg): asked again whenever nobody else can go on or has done something. When no thread can
  * go on, the oldest deferred copy lands (below), one at a time; when there is none left, that is a deadlock
- * and the emulation fails, naming `what`. */
-void pk_emu_wait(const char *what, bool (*done)(void *arg), void *arg);
+ * and the emulation fails, naming `what`; a wait that may give up returns false instead. */
+bool pk_emu_wait(const char *what, bool (*done)(void *arg), void *arg, bool may_give_up);
 
 /* Defers act(copy of the arg_bytes at arg) as the engine for asynchronous copies does: it runs not before
  * every thread waits. Whoever reads the destination without waiting sees what was there before. For bulk

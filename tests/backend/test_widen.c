@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/backend/cpu/half.h"
 #include "tests/backend/rig.h"
 
 #define MOST 12
@@ -72,6 +73,7 @@ struct item {
     int64_t held[MOST];      /* 0: as many as the shape says */
     struct pk_shape out[4];
     uint32_t half_in, half_out; /* bit k: that one is bf16 */
+    uint32_t near;              /* bit k: output k is a sum in another order */
 };
 
 /* `half_in` inputs are rounded to bf16 first, so that both calls see the same numbers. */
@@ -109,6 +111,12 @@ static void check(struct item *t)
         for (int64_t k = 0; k < n; k++) {
             float x = ((float *)want[i].data)[k];
 
+            if (t->near >> i & 1) {
+                if (!(fabsf(((float *)got[i].data)[k] - x) <= 1e-5f * fmaxf(1.0f, fabsf(x))))
+                    fail_msg("%s: output %d, element %lld: %g, not %g", pk_op_name(t->op), i, (long long)k,
+                             (double)((float *)got[i].data)[k], (double)x);
+                continue;
+            }
             if (got[i].dtype == PK_BF16 ? ((uint16_t *)got[i].data)[k] != half_of(x)
                                         : memcmp((float *)got[i].data + k, &x, sizeof x) != 0)
                 fail_msg("%s: output %d, element %lld: %g wanted", pk_op_name(t->op), i, (long long)k,
@@ -250,6 +258,172 @@ static void test_widen_attention(void **state)
     check(&t);
 }
 
+/* ---- calls that are computed in parts: more than 2 MiB of wide numbers, the last part with fewer rows ---- */
+
+/* check, and scratch of less than `share` of what all wide numbers would take. Outputs in `sums` are sums over rows, which
+ * parts add up in another order: these are close, not equal. */
+static void check_parts(struct item *t, uint32_t sums, double share)
+{
+    const struct pk_backend_api *api = pk_backend_cpu();
+    struct pk_view narrow[MOST], out[4];
+    struct pk_call c = {
+        .op = t->op, .attr = &t->attr, .n_in = t->n_in, .n_out = t->n_out, .in = narrow, .out = out};
+    size_t all = 0;
+
+    for (int i = 0; i < t->n_in; i++) {
+        narrow[i] = t->in[i];
+        if (t->half_in >> i & 1)
+            narrow[i].dtype = PK_BF16;
+        all += t->half_in >> i & 1 ? (size_t)pk_shape_count(&t->in[i].shape) * 4 : 0;
+    }
+    for (int i = 0; i < t->n_out; i++) {
+        out[i] = pk_view_dense(NULL, t->half_out >> i & 1 ? PK_BF16 : PK_F32, t->out[i]);
+        all += t->half_out >> i & 1 ? (size_t)pk_shape_count(&t->out[i]) * 4 : 0;
+    }
+    assert_true(all > (size_t)4 << 20);
+    if (!((double)api->workspace_bytes(NULL, &c) < share * (double)all))
+        fail_msg("%s: %zu bytes of scratch, %zu of wide numbers", pk_op_name(t->op),
+                 api->workspace_bytes(NULL, &c), all);
+    t->near = sums;
+    check(t);
+}
+
+static void test_widen_rows_in_parts(void **state)
+{
+    struct pk_expr p = {.count = 3, .code = {{PK_EX_IN, 0, 0}, {PK_EX_IN, 1, 0}, {PK_EX_MUL, 0, 0}}};
+    struct item t = {.op = PK_OP_EXPR, .n_in = 2, .n_out = 1, .half_in = 3, .half_out = 1};
+
+    (void)state;
+    t.attr.expr = &p;
+    t.in[0] = numbers(PK_SHAPE(1031, 1700));
+    t.in[1] = numbers(PK_SHAPE(1700));
+    t.in[1].shape = t.in[0].shape;
+    t.in[1].stride[0] = 0;
+    t.in[1].stride[1] = 1;
+    t.held[1] = 1700;
+    t.out[0] = PK_SHAPE(1031, 1700);
+    check_parts(&t, 0, 0.5);
+    t.in[1] = numbers(PK_SHAPE(1031, 1)); /* a number a row */
+    t.in[1].shape = t.in[0].shape;
+    t.in[1].stride[1] = 0;
+    t.held[1] = 1031;
+    check_parts(&t, 0, 0.5);
+    t = (struct item){.op = PK_OP_SOFTMAX, .n_in = 1, .n_out = 1, .half_in = 1, .half_out = 1};
+    t.in[0] = numbers(PK_SHAPE(7, 211, 700));
+    t.out[0] = PK_SHAPE(7, 211, 700);
+    check_parts(&t, 0, 0.5);
+    t = (struct item){.op = PK_OP_NORM, .n_in = 3, .n_out = 3, .half_in = 1, .half_out = 1};
+    t.attr.norm.eps = 1e-5;
+    t.attr.norm.has_beta = true;
+    t.in[0] = numbers(PK_SHAPE(1031, 1700));
+    t.in[1] = numbers(PK_SHAPE(1700));
+    t.in[2] = numbers(PK_SHAPE(1700));
+    t.out[0] = PK_SHAPE(1031, 1700);
+    t.out[1] = t.out[2] = PK_SHAPE(1031);
+    check_parts(&t, 0, 0.5);
+}
+
+/* Every form of the gradient of a norm: with and without beta, the residual, and the norm computed again. 724: sums end within
+ * a line of the cache. */
+static void test_widen_gradients_of_norms_in_parts(void **state)
+{
+    (void)state;
+    for (int form = 0; form < 12; form++) {
+        struct item t = {.op = PK_OP_NORM_BWD, .half_in = 1 | 4, .half_out = 1};
+        const bool centred = form % 3 != 2;
+
+        t.attr.norm.kind = centred ? PK_NORM_LAYER : PK_NORM_RMS;
+        t.attr.norm.eps = 1e-5;
+        t.attr.norm.has_beta = form % 3 == 0;
+        t.attr.norm.has_residual = form / 3 & 1;
+        t.attr.norm.again = form / 6;
+        t.in[t.n_in++] = numbers(PK_SHAPE(1031, 724));
+        t.in[t.n_in++] = numbers(PK_SHAPE(724));
+        t.in[t.n_in++] = numbers(PK_SHAPE(1031, 724));
+        t.in[t.n_in++] = rig_random(PK_F32, PK_SHAPE(1031), 1, 2);
+        if (centred)
+            t.in[t.n_in++] = numbers(PK_SHAPE(1031));
+        if (t.attr.norm.again && t.attr.norm.has_beta)
+            t.in[t.n_in++] = numbers(PK_SHAPE(724));
+        if (t.attr.norm.has_residual) {
+            t.half_in |= 1u << t.n_in;
+            t.in[t.n_in++] = numbers(PK_SHAPE(1031, 724));
+        }
+        t.out[t.n_out++] = PK_SHAPE(1031, 724);
+        t.out[t.n_out++] = PK_SHAPE(724);
+        if (t.attr.norm.has_beta)
+            t.out[t.n_out++] = PK_SHAPE(724);
+        if (t.attr.norm.again) {
+            t.half_out |= 1u << t.n_out;
+            t.out[t.n_out++] = PK_SHAPE(1031, 724);
+        }
+        check_parts(&t, t.attr.norm.has_beta ? 6 : 2, 0.5);
+    }
+}
+
+static void test_widen_losses_in_parts(void **state)
+{
+    (void)state;
+    for (int mean = 0; mean < 2; mean++) {
+        struct item t = {.op = PK_OP_CROSS_ENTROPY_GRAD, .n_in = 3, .n_out = 4, .half_in = 1, .half_out = 1};
+        int32_t *target;
+
+        t.attr.cross_entropy.smoothing = 0.1;
+        t.attr.cross_entropy.ignore = 3;
+        t.attr.cross_entropy.mean = mean;
+        t.attr.cross_entropy.width = mean ? 1704 : 0;
+        t.in[0] = numbers(PK_SHAPE(1031, 1700));
+        t.in[1] = pk_view_dense(rig_alloc(1031 * 4 + 64), PK_I32, PK_SHAPE(1031));
+        target = t.in[1].data;
+        for (int i = 0; i < 1031; i++)
+            target[i] = i % 5 ? i * 7919 % 1700 : i % 4; /* some are ignored */
+        t.in[2] = rig_random(PK_F32, PK_SHAPE(1), 1, 2);
+        t.out[0] = PK_SHAPE(1031, mean ? 1704 : 1700);
+        t.out[1] = t.out[2] = t.out[3] = PK_SHAPE(1);
+        check_parts(&t, 2 | 4 | 8, 0.5);
+    }
+}
+
+static void test_widen_attention_in_parts(void **state)
+{
+    (void)state;
+    for (int form = 0; form < 4; form++) {
+        const bool learned = form & 1, packed = form & 2;
+        struct item t = {.op = PK_OP_ATTENTION, .n_out = 1, .half_out = 1};
+        int qkv;
+
+        t.attr.attention = (struct pk_attention_attr){.phi = PK_PHI_POLY,
+                                                      .degree = 3,
+                                                      .tau = 0.25,
+                                                      .scale = 0.5,
+                                                      .packed = packed,
+                                                      .has_scale = learned};
+        for (int i = 0; i < (packed ? 1 : 3); i++) {
+            t.half_in |= 1u << t.n_in;
+            t.in[t.n_in++] = numbers(packed ? PK_SHAPE(37, 65, 3, 4, 64) : PK_SHAPE(37, 4, 65, 64));
+        }
+        qkv = t.n_in;
+        if (learned)
+            t.in[t.n_in++] = numbers(PK_SHAPE(4));
+        t.out[0] = PK_SHAPE(37, 65, 4, 64);
+        check_parts(&t, 0, 0.6);
+        t.op = PK_OP_ATTENTION_BWD;
+        for (int i = 0; i < 2; i++) {
+            t.half_in |= 1u << t.n_in;
+            t.in[t.n_in++] = numbers(PK_SHAPE(37, 65, 4, 64));
+        }
+        t.n_out = 0;
+        t.half_out = 0;
+        for (int i = 0; i < qkv; i++) {
+            t.half_out |= 1u << t.n_out;
+            t.out[t.n_out++] = t.in[i].shape;
+        }
+        if (learned)
+            t.out[t.n_out++] = PK_SHAPE(4);
+        check_parts(&t, learned ? 1u << qkv : 0, 0.6);
+    }
+}
+
 static void test_widen_movement_between_types(void **state)
 {
     struct item t = {.op = PK_OP_CONCAT, .n_in = 2, .n_out = 1};
@@ -326,6 +500,49 @@ static void test_widen_refuses_f64_and_narrow_states(void **state)
     assert_false(api->supports(NULL, &c));
 }
 
+/* ---- which products of bf16 are used ---- */
+
+static double speedup;
+static int measured;
+
+static double measure(void)
+{
+    measured++;
+    return speedup;
+}
+
+static void test_half_products_are_used_where_they_measure_half_again_as_fast(void **state)
+{
+    static const struct {
+        const char *choice;
+        bool instructions;
+        double speedup;
+        bool products, measures;
+        const char *word;
+    } all[] = {
+        {NULL, true, 1.5, true, true, "1.50 times as fast"},
+        {"auto", true, 3.4, true, true, "3.40 times as fast"},
+        {NULL, true, 1.49, false, true, "1.49 times as fast"}, /* AVX512_BF16 alone is no sign */
+        {NULL, true, 0.5, false, true, "1.5 times is what it takes"},
+        {NULL, true, 0, false, true, "onednn has no products of bf16"},
+        {NULL, false, 9, false, false, "no instructions for bf16"},
+        {"reference", true, 9, false, false, "POLYD_CPU_BF16 is reference"},
+        {"products", false, 0.5, true, true, "0.50 times as fast"},
+        {"products", true, 0, false, true, "has none for this processor"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        struct cpu_half h;
+
+        measured = 0;
+        speedup = all[i].speedup;
+        cpu_half_choose(all[i].choice, all[i].instructions, measure, &h);
+        if (h.products != all[i].products || measured != all[i].measures || !strstr(h.why, all[i].word))
+            fail_msg("case %zu: products %d, measured %d, '%s'", i, h.products, measured, h.why);
+    }
+}
+
 int main(void)
 {
     setenv("POLYD_CPU_BF16", "reference", 1); /* the library adds in another order: test_matmul.c */
@@ -335,8 +552,13 @@ int main(void)
         cmocka_unit_test_teardown(test_widen_elementwise_with_repeated_axes, rig_reset),
         cmocka_unit_test_teardown(test_widen_norm_and_its_derivative, rig_reset),
         cmocka_unit_test_teardown(test_widen_attention, rig_reset),
+        cmocka_unit_test_teardown(test_widen_rows_in_parts, rig_reset),
+        cmocka_unit_test_teardown(test_widen_gradients_of_norms_in_parts, rig_reset),
+        cmocka_unit_test_teardown(test_widen_losses_in_parts, rig_reset),
+        cmocka_unit_test_teardown(test_widen_attention_in_parts, rig_reset),
         cmocka_unit_test_teardown(test_widen_movement_between_types, rig_reset),
         cmocka_unit_test_teardown(test_widen_a_cache_takes_wider_rows, rig_reset),
+        cmocka_unit_test(test_half_products_are_used_where_they_measure_half_again_as_fast),
         cmocka_unit_test_teardown(test_widen_refuses_f64_and_narrow_states, rig_reset),
     };
 

@@ -11,7 +11,7 @@
 #include <cpuid.h>
 #endif
 
-#include "kernels/backend/cpu/cpu.h"
+#include "kernels/backend/cpu/half.h"
 
 #define WORTH 1.5
 #define SIDE 384 /* of the square matrices */
@@ -84,24 +84,24 @@ static double measure(void)
     return ok && half > 0 ? full / half : 0;
 }
 
-static void choose(void)
+void cpu_half_choose(const char *choice, bool instructions, double (*measure_speedup)(void),
+                     struct cpu_half *ret)
 {
-    const char *choice = getenv("POLYD_CPU_BF16");
     struct cpu_half h = {.products = false};
 
     if (choice && strcmp(choice, "reference") == 0) {
         snprintf(h.why, sizeof h.why, "POLYD_CPU_BF16 is reference");
     } else if (choice && strcmp(choice, "products") == 0) {
-        h.speedup = measure();
+        h.speedup = measure_speedup();
         h.products = h.speedup > 0;
         snprintf(h.why, sizeof h.why,
                  h.products ? "POLYD_CPU_BF16 is products; they are %.2f times as fast as those of f32"
                             : "POLYD_CPU_BF16 is products, but onednn has none for this processor",
                  h.speedup);
-    } else if (!has_instructions()) {
+    } else if (!instructions) {
         snprintf(h.why, sizeof h.why, "this processor has no instructions for bf16");
     } else {
-        h.speedup = measure();
+        h.speedup = measure_speedup();
         h.products = h.speedup >= WORTH;
         if (h.speedup > 0)
             snprintf(
@@ -112,7 +112,12 @@ static void choose(void)
         else
             snprintf(h.why, sizeof h.why, "onednn has no products of bf16 for this processor");
     }
-    found = h;
+    *ret = h;
+}
+
+static void choose(void)
+{
+    cpu_half_choose(getenv("POLYD_CPU_BF16"), has_instructions(), measure, &found);
 }
 
 const struct cpu_half *cpu_half(void)

@@ -1,7 +1,11 @@
 /* Calls with bf16 operands, by the kernels for f32: inputs are widened into the workspace, results rounded to
- * nearest even. This is the definition of mixed precision, not written for speed.
+ * nearest even. This is the definition of mixed precision.
  *
- * Layout of the workspace: the views of the inner call, the wide tensors, the scratch of the kernel. */
+ * A call whose rows (indices of the first axis) do not depend on each other is computed PART_BYTES of wide numbers at a
+ * time, so that these stay in the cache and the workspace is small: each part is a call of its own, of some rows. Outputs
+ * that are sums over rows (gradients of norms, losses) are added up from the parts' in double, in order.
+ *
+ * Layout of the workspace: the views of the inner call, the sums, the wide tensors, the scratch of the kernel. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,6 +87,142 @@ bool cpu_widen_supports(const struct pk_call *c)
     }
 }
 
+/* ---- parts ---- */
+
+#define PART_BYTES                                                                                           \
+    ((size_t)2 << 20) /* of wide tensors: they stay in the cache. Of no machine, nor is the result */
+#define OPERANDS_MOST 32
+
+/* How a call falls into parts of `rows` of its `all` rows. Bits by operand, inputs first: whether it has those rows
+ * (else all parts share it); outputs that are neither are sums over rows. */
+struct parts {
+    int64_t all, rows;
+    uint32_t has_rows;
+};
+
+static const struct pk_view *operand(const struct pk_call *c, int i)
+{
+    return i < c->n_in ? &c->in[i] : &c->out[i - c->n_in];
+}
+
+static bool is_sum(const struct pk_call *c, const struct parts *p, int i)
+{
+    return i >= c->n_in && !(p->has_rows >> i & 1);
+}
+
+/* Inputs `first` .. `last` and outputs likewise, as bits. */
+static uint32_t inputs(int first, int last)
+{
+    return (1u << (last + 1)) - (1u << first);
+}
+static uint32_t outputs(const struct pk_call *c, int first, int last)
+{
+    return inputs(c->n_in + first, c->n_in + last);
+}
+
+static uint32_t rows_of_expr(const struct pk_call *c)
+{
+    const struct pk_shape *out = &c->out[0].shape;
+    uint32_t bits = outputs(c, 0, 0);
+
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i].shape.rank == out->rank && c->in[i].shape.dim[0] == out->dim[0])
+            bits |= inputs(i, i);
+    return bits;
+}
+
+/* q, k, v, or qkv; of the gradient also y, dy and sums, and what becomes of the first ones. */
+static uint32_t rows_of_attention(const struct pk_call *c)
+{
+    const struct pk_attention_attr *a = &c->attr->attention;
+    const int first = a->packed ? 1 : 3, shared = a->has_scale + a->has_bias;
+
+    if (a->has_mask || a->has_length || a->has_rng)
+        return 0; /* those depend on the number of the batch */
+    if (c->op == PK_OP_ATTENTION)
+        return inputs(0, first - 1) | outputs(c, 0, c->n_out - 1);
+    return inputs(0, first - 1) | inputs(first + shared, c->n_in - 1) | outputs(c, 0, first - 1);
+}
+
+static uint32_t rows_of_norm_bwd(const struct pk_call *c)
+{
+    const bool centred = c->attr->norm.kind == PK_NORM_LAYER;
+    const int beta = c->attr->norm.again && c->attr->norm.has_beta; /* an input behind the statistics */
+    const int statistics = 3 + centred, sums = 1 + c->attr->norm.has_beta;
+
+    return inputs(0, 0) | inputs(2, statistics) |
+           (c->n_in > statistics + 1 + beta ? inputs(statistics + 1 + beta, c->n_in - 1) : 0) |
+           outputs(c, 0, 0) | (c->n_out > 1 + sums ? outputs(c, 1 + sums, c->n_out - 1) : 0);
+}
+
+static uint32_t rows_of(const struct pk_call *c)
+{
+    switch (c->op) {
+    case PK_OP_EXPR:
+        return rows_of_expr(c);
+    case PK_OP_NORM:
+        return inputs(0, 0) | outputs(c, 0, c->n_out - 1);
+    case PK_OP_NORM_BWD:
+        return rows_of_norm_bwd(c);
+    case PK_OP_SOFTMAX:
+    case PK_OP_SOFTMAX_BWD:
+        return inputs(0, c->n_in - 1) | outputs(c, 0, 0);
+    case PK_OP_CROSS_ENTROPY_GRAD:
+        return inputs(0, 1) | outputs(c, 0, 0);
+    case PK_OP_CROSS_ENTROPY_BWD:
+        return inputs(0, 2) | outputs(c, 0, 0);
+    case PK_OP_ATTENTION:
+    case PK_OP_ATTENTION_BWD:
+        return rows_of_attention(c);
+    default:
+        return 0;
+    }
+}
+
+/* A call in one part has all rows. */
+static struct parts parts_of(const struct pk_call *c)
+{
+    struct parts p = {1, 1, 0};
+    int64_t bytes = 0;
+
+    if (c->n_in + c->n_out > OPERANDS_MOST || c->out[0].shape.rank < 2)
+        return p;
+    p.has_rows = rows_of(c);
+    if (!p.has_rows)
+        return p;
+    p.all = p.rows = c->out[0].shape.dim[0];
+    for (int i = 0; i < c->n_in + c->n_out; i++)
+        if (p.has_rows >> i & 1 && is_half(operand(c, i)))
+            bytes += pk_shape_count(&operand(c, i)->shape) * (int64_t)sizeof(float);
+    if (bytes > (int64_t)PART_BYTES) {
+        p.rows = p.all * (int64_t)PART_BYTES / bytes;
+        p.rows = p.rows > 1 ? p.rows : 1;
+    }
+    return p;
+}
+
+/* Rows `at` .. of the call, over `view`. */
+static struct pk_call part_of(const struct pk_call *c, const struct parts *p, int64_t at,
+                              struct pk_view *view)
+{
+    struct pk_call part = *c;
+
+    for (int i = 0; i < c->n_in + c->n_out; i++) {
+        view[i] = *operand(c, i);
+        if (!(p->has_rows >> i & 1))
+            continue;
+        view[i].shape.dim[0] = p->all - at < p->rows ? p->all - at : p->rows;
+        if (view[i].data)
+            view[i].data =
+                (char *)view[i].data + at * view[i].stride[0] * (int64_t)pk_dtype_size(view[i].dtype);
+    }
+    part.in = view;
+    part.out = view + c->n_in;
+    return part;
+}
+
+/* ---- widening ---- */
+
 /* A wide tensor for `v`, repeated axes stored once. */
 static struct pk_view wide_of(const struct pk_view *v, struct pk_view *ret_source)
 {
@@ -130,26 +270,66 @@ static size_t round_up(size_t n)
     return (n + 255) & ~(size_t)255;
 }
 
-size_t cpu_widen_workspace(const struct cpu_ops *ops, const struct pk_backend *b, const struct pk_call *c)
+static size_t views_bytes(const struct pk_call *c)
 {
-    size_t views = round_up((size_t)(c->n_in + c->n_out) * sizeof(struct pk_view)), scratch;
+    return round_up((size_t)(c->n_in + c->n_out) * sizeof(struct pk_view));
+}
+
+/* Memory for each sum over rows, in double, and for what one part adds to it. Returns the bytes; `sum` and `piece` by operand,
+ * NULL where none is. */
+static size_t take_sums(const struct pk_call *c, const struct parts *p, char *memory,
+                        double *sum[OPERANDS_MOST], float *piece[OPERANDS_MOST])
+{
+    struct cpu_scratch s = {memory, 0};
+
+    for (int i = 0; i < c->n_in + c->n_out; i++) {
+        const size_t n = is_sum(c, p, i) ? (size_t)pk_shape_count(&operand(c, i)->shape) : 0;
+
+        sum[i] = n ? cpu_take(&s, n * sizeof *sum[i]) : NULL;
+        piece[i] = n ? cpu_take(&s, n * sizeof *piece[i]) : NULL;
+    }
+    return round_up(s.used);
+}
+
+/* The workspace of a call in one part. */
+static size_t whole_workspace(const struct cpu_ops *ops, const struct pk_backend *b, const struct pk_call *c)
+{
     struct cpu_scratch s = {NULL, 0};
-    struct pk_view *view = malloc(views);
+    struct pk_view *view = malloc(views_bytes(c));
     struct pk_call inner;
+    size_t scratch;
 
     if (!view)
         return TOO_MUCH;
     inner = inner_of(c, view, &s);
     scratch = ops->workspace[c->op] ? round_up(ops->workspace[c->op](b, &inner)) : 0;
     free(view);
-    return views + round_up(s.used) + scratch;
+    return views_bytes(c) + round_up(s.used) + scratch;
 }
 
-enum pd_err cpu_widen(cpu_run_fn *fn, const struct cpu_ops *ops, struct pk_backend *b,
-                      const struct pk_call *c, struct pd_why *why)
+size_t cpu_widen_workspace(const struct cpu_ops *ops, const struct pk_backend *b, const struct pk_call *c)
+{
+    const struct parts p = parts_of(c);
+    struct pk_view view[OPERANDS_MOST];
+    double *sum[OPERANDS_MOST];
+    float *piece[OPERANDS_MOST];
+    struct pk_call first, last;
+    size_t bytes, rest;
+
+    if (p.rows == p.all)
+        return whole_workspace(ops, b, c);
+    first = part_of(c, &p, 0, view);
+    bytes = whole_workspace(ops, b, &first);
+    last = part_of(c, &p, (p.all - 1) / p.rows * p.rows, view);
+    rest = whole_workspace(ops, b, &last);
+    return (bytes > rest ? bytes : rest) + take_sums(c, &p, NULL, sum, piece);
+}
+
+static enum pd_err widen_whole(cpu_run_fn *fn, const struct cpu_ops *ops, struct pk_backend *b,
+                               const struct pk_call *c, struct pd_why *why)
 {
     struct pk_view *view = c->workspace;
-    size_t views = round_up((size_t)(c->n_in + c->n_out) * sizeof *view);
+    size_t views = views_bytes(c);
     struct cpu_scratch s = {(char *)c->workspace + views, 0};
     struct pk_call inner = inner_of(c, view, &s);
     enum pd_err err = PD_OK;
@@ -175,6 +355,73 @@ enum pd_err cpu_widen(cpu_run_fn *fn, const struct cpu_ops *ops, struct pk_backe
 
         if (inner.out[i].data != c->out[i].data)
             err = cpu_copy(b, &copy, why);
+    }
+    return err;
+}
+
+/* The factor of the gradient of a mean: dloss / number of targets that count. */
+static float mean_factor(const struct pk_call *c)
+{
+    const struct pk_view *dloss = &c->in[2], *target = &c->in[1];
+    const uint32_t bits = is_half(dloss) ? (uint32_t) * (const uint16_t *)dloss->data << 16 : 0;
+    int64_t count = 0;
+    float x;
+
+    for (int64_t i = 0; i < target->shape.dim[0]; i++)
+        count += ((const int32_t *)target->data)[i * target->stride[0]] != c->attr->cross_entropy.ignore;
+    if (is_half(dloss))
+        memcpy(&x, &bits, sizeof x);
+    else
+        x = *(const float *)dloss->data;
+    return x / (float)count;
+}
+
+enum pd_err cpu_widen(cpu_run_fn *fn, const struct cpu_ops *ops, struct pk_backend *b,
+                      const struct pk_call *c, struct pd_why *why)
+{
+    const struct parts p = parts_of(c);
+    const bool mean = c->op == PK_OP_CROSS_ENTROPY_GRAD && c->attr->cross_entropy.mean;
+    struct pk_view view[OPERANDS_MOST];
+    struct pk_attr attr = *c->attr;
+    double *sum[OPERANDS_MOST];
+    float factor, *piece[OPERANDS_MOST];
+    size_t used;
+    enum pd_err err = PD_OK;
+
+    if (p.rows == p.all)
+        return widen_whole(fn, ops, b, c, why);
+    used = take_sums(c, &p, c->workspace, sum, piece);
+    for (int i = c->n_in; i < c->n_in + c->n_out; i++)
+        if (sum[i])
+            memset(sum[i], 0, (size_t)pk_shape_count(&operand(c, i)->shape) * sizeof *sum[i]);
+    factor = mean ? mean_factor(c) : 0;
+    if (mean)
+        attr.cross_entropy.mean = false; /* a part does not know how many targets count */
+    for (int64_t at = 0; at < p.all && err == PD_OK; at += p.rows) {
+        struct pk_call part = part_of(c, &p, at, view);
+
+        part.workspace = (char *)c->workspace + used;
+        part.workspace_bytes = c->workspace_bytes - used;
+        for (int i = c->n_in; i < c->n_in + c->n_out; i++)
+            if (sum[i])
+                view[i] = pk_view_dense(piece[i], PK_F32, view[i].shape);
+        if (mean) {
+            part.attr = &attr;
+            view[2] = pk_view_dense(&factor, PK_F32, PK_SHAPE(1));
+        }
+        err = widen_whole(fn, ops, b, &part, why);
+        for (int i = c->n_in; i < c->n_in + c->n_out && err == PD_OK; i++)
+            for (int64_t k = 0; sum[i] && k < pk_shape_count(&view[i].shape); k++)
+                sum[i][k] += piece[i][k];
+    }
+    for (int i = c->n_in; i < c->n_in + c->n_out && err == PD_OK; i++) {
+        struct pk_call copy = {.op = PK_OP_COPY, .n_in = 1, .n_out = 1, .in = &view[i], .out = operand(c, i)};
+
+        if (!sum[i])
+            continue;
+        for (int64_t k = 0; k < pk_shape_count(&view[i].shape); k++)
+            piece[i][k] = (float)sum[i][k];
+        err = cpu_copy(b, &copy, why);
     }
     return err;
 }

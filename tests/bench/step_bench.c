@@ -13,7 +13,7 @@
  * One step is forward, backward, clipping (gpt) and AdamW, of --parts batches one after the other; of a PINNsformer one evaluation
  * of loss and gradient, as its line search asks for it. Prints one
  * line: the median wall time of a step, from its start to the end of its last kernel, the 10 % and 90 %
- * points, CPU time per step, the peak resident size of the process, how much of that came beyond what the process
+ * points, CPU time per step, its products and attention as counted (gflop), the peak resident size of the process, how much of that came beyond what the process
  * held before the model and beyond weights, gradients and moments (extra_mb) and, of a GPU, the bytes that came into
  * use after it was opened (others on the GPU would be counted in; `first_s` is from the start of the program
  * to the end of its first step).
@@ -500,7 +500,9 @@ int main(int argc, char **argv)
                                        .eps = 1e-8,
                                        .weight_decay = 0.1}};
     static struct bench_profile prof;
+    const struct pk_peaks peaks = PK_PEAKS_H200; /* the FLOP do not depend on them */
     struct pk_plan_report report[2] = {{{0}, 0, 0, 0, 0, 0}};
+    struct pk_roofline line = {0};
     struct pk_graph *graph[2] = {NULL, NULL};
     struct model *model = NULL;
     struct model_store *store = NULL;
@@ -560,6 +562,7 @@ int main(int argc, char **argv)
             pk_graph_recompute(graph[i], PK_RECOMPUTE_NEVER);
         bench_check(pk_exec_new(graph[i], b.api, b.backend, &b.exec[i], &why), &why);
         pk_exec_report(b.exec[i], &report[i]);
+        pk_roofline_add(&line, b.exec[i], &peaks, i == 0 ? b.parts : 1);
         bench_check(model_store_bind(store, b.exec[i], graph[i], &why), &why);
         bench_leaves_bind(&b.leaves, b.exec[i], graph[i]);
     }
@@ -600,12 +603,12 @@ int main(int argc, char **argv)
     printf("model=%s phi=%s device=%s precision=%s threads=%d batch=%d parts=%d steps=%d median_s=%.6f "
            "p10_s=%.6f p90_s=%.6f cpu_s=%.6f first_s=%.3f peak_rss_mb=%.0f extra_mb=%.0f arena_mb=%.0f "
            "live_bound_mb=%.0f "
-           "nodes=%zu device_mb=%.0f name=\"%s\"\n",
+           "nodes=%zu gflop=%.6g device_mb=%.0f name=\"%s\"\n",
            b.model, b.phi, b.device, b.precision, b.threads, b.train.batch, b.parts, b.count,
            b.times[b.count / 2], b.times[b.count / 10], b.times[b.count * 9 / 10], cpu, first,
            resident_peak_mb(), extra, (double)(report[0].arena_bytes + report[1].arena_bytes) / 1048576,
            (double)fmax((double)report[0].live_bound, (double)report[1].live_bound) / 1048576,
-           report[0].nodes + report[1].nodes, used / 1048576, info.name);
+           report[0].nodes + report[1].nodes, line.total.flop * 1e-9, used / 1048576, info.name);
     free(b.times);
     bench_leaves_done(&b.leaves);
     for (int i = 0; i < graphs; i++) {

@@ -14,6 +14,8 @@ row 'polyd x3' 1024 fwd 2.0 1.2 ''
 row 'polyd x3' 1024 fwd 1.0 1.5 ''
 row 'compiled x3' 1024 fwd 4.0 0.4 ''
 row 'polyd x3' 1024 bwd 1.0 9.9 ', "dry": true'
+echo '{"kind": "step", "model": "swin_t", "name": "polyd x3", "ms": 10.0, "tflops": 160.0}' >>"$file"
+echo '{"kind": "step", "model": "vit_s16", "name": "polyd x3", "ms": 20.0, "tflops": 200.0}' >>"$file"
 echo '{"kind": "failed", "what": "attention n8192", "why": "no memory"}' >>"$file"
 printf '{"kind": "attention", "na' >>"$file"
 short=$(python3 tests/bench/gpu/report.py "$file")
@@ -24,7 +26,8 @@ expect() {
 expect "$table" '| N=1024, x^3 against best SDPA, forward | must >= 1.35x | 1.5x | met |'
 expect "$table" '| x^3 against its materialised form, compiled, N=1024, forward | must >= 6x stretch >= 9x | 4x | missed: 0.67 of it |'
 expect "$table" '| N=1024, x^3 against best SDPA, backward | must >= 1.2x | not measured |  |'
+expect "$table" "| Swin-T, FLOP a second over our ViT-S/16's | must >= 0.85x | 0.8x | missed: 0.94 of it |"
 expect "$table" '- FAILED: what=attention n8192  why=no memory'
-expect "$short" '3 of 54 bars measured, 1 met'
-expect "$(python3 tests/bench/gpu/report.py --dry "$file")" '5 of 54 bars measured'
+expect "$short" '4 of 56 bars measured, 1 met'
+expect "$(python3 tests/bench/gpu/report.py --dry "$file")" '6 of 56 bars measured'
 ! python3 tests/bench/gpu/report.py /nonexistent 2>/dev/null

@@ -9,7 +9,8 @@ import common
 VISION = {"vit_b16": (768, 12, 12, 224, 16, 1000), "vit_s16": (384, 12, 6, 224, 16, 1000),
           "deit_ti": (192, 12, 3, 224, 16, 1000), "tiny": (64, 4, 2, 28, 7, 10)}
 GPT2 = dict(width=768, depth=12, heads=12, vocab=50304, context=1024)
-STEP = {"gpt2": (32, 16), "vit_b16": (256, 4), "vit_s16": (256, 4), "deit_ti": (1024, 1), "tiny": (64, 1)}
+STEP = {"gpt2": (32, 16), "vit_b16": (256, 4), "vit_s16": (256, 4), "deit_ti": (1024, 1), "tiny": (64, 1),
+        "swin_t": (128, 8), "xcit_s12": (128, 8)}
 
 
 class Attention(nn.Module):

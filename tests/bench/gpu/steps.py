@@ -3,7 +3,8 @@
     python3 tests/bench/gpu/steps.py [--models NAME[,NAME...]] [--peers KIND[,KIND...]] [--out FILE] [--seconds N] [--dry]
 
 gpt2: 524 288 tokens a step in 16 parts; vit_b16, vit_s16: 1024 pictures in four; deit_ti: 1024; tiny: 64 of 28 pixels,
-where starting kernels takes the time. One step is forward, backward, clipping (gpt2) and AdamW. Peers: bf16
+where starting kernels takes the time; swin_t, xcit_s12: 1024 pictures in eight, without a peer: their bar is the share of
+vit_s16's FLOP a second (products and attention as step_bench counts them) that they reach. One step is forward, backward, clipping (gpt2) and AdamW. Peers: bf16
 autocast, fused AdamW, softmax by the SDPA back end that is fastest at this shape. Kinds: compile (of softmax), x3 (the
 materialised cube under torch.compile), eager and graphs (torch.compile's reduce-overhead), for tiny. Memory is what
 each allocated at most; `first_s` is what it takes from nothing to the end of the first step, compiling included.
@@ -19,9 +20,10 @@ import common
 import models
 from common import Results, Turns, arguments, log, reason, spread, sync
 
-SIZES = {"gpt2": "tokens", "vit_b16": "images", "vit_s16": "images", "deit_ti": "images", "tiny": "images"}
+SIZES = {"gpt2": "tokens", "vit_b16": "images", "vit_s16": "images", "deit_ti": "images", "tiny": "images",
+         "swin_t": "images", "xcit_s12": "images"}
 USUAL = {"gpt2": ["compile"], "vit_b16": ["compile"], "vit_s16": ["compile"], "deit_ti": ["compile"],
-         "tiny": ["eager", "graphs"]}
+         "tiny": ["eager", "graphs"], "swin_t": [], "xcit_s12": []}
 
 
 class Peer:
@@ -74,7 +76,7 @@ def measure(results, model, kinds, o):
     units = batch * parts * (1024 if model == "gpt2" else 1)
     program = "tiny" if common.dry else model
     shape = (batch, 12, 1024, 64, True) if model == "gpt2" else (batch, 6, 197, 64, False)
-    backend = None if model == "tiny" else attention_peers.fastest(*((1, 1, 8, 16, False) if common.dry else shape))
+    backend = None if model == "tiny" or not kinds else attention_peers.fastest(*((1, 1, 8, 16, False) if common.dry else shape))
     runners = {}
     # Ours first: each says how much memory came into use while nothing else runs.
     for phi, name in (("poly", "polyd x3"), ("softmax", "polyd softmax")):
@@ -111,7 +113,8 @@ def measure(results, model, kinds, o):
         row = dict(ms=1e3 * s, p10=1e3 * p10, p90=1e3 * p90, rounds=rounds, rate=units / s, unit=SIZES[model] + "/s")
         if isinstance(r, Turns):
             end = r.finish()
-            row.update(memory_mb=end["device_mb"], first_s=end["first_s"], arena_mb=end["arena_mb"], nodes=end["nodes"])
+            row.update(memory_mb=end["device_mb"], first_s=end["first_s"], arena_mb=end["arena_mb"], nodes=end["nodes"],
+                       tflops=1e-3 * end["gflop"] / s)
         else:
             row.update(memory_mb=r.memory_mb, first_s=r.first_s, sdpa=str(backend))
         rows[name] = row

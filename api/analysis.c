@@ -408,17 +408,26 @@ static bool tokens_row(void *ctx, const struct store_run *run)
     return false;
 }
 
+enum pd_err api_run_tokens(struct store *store, int64_t run, int64_t *ret_tokens, struct pd_why *why)
+{
+    enum pd_err err;
+
+    *ret_tokens = 0;
+    err = store_run_get(store, run, tokens_row, ret_tokens, why);
+    return err == PD_ERR_NOT_FOUND ? PD_OK : err; /* deleted meanwhile */
+}
+
 /* Those of the first and the last combination, if they agree: in a grid these two differ in every axis that makes
  * no panels. */
 static enum pd_err read_tokens(struct store *store, struct group *g, struct pd_why *why)
 {
     int64_t first = 0, last = 0;
-    enum pd_err err = store_run_get(store, g->first_run, tokens_row, &first, why);
+    enum pd_err err = api_run_tokens(store, g->first_run, &first, why);
 
     if (err == PD_OK)
-        err = store_run_get(store, g->last_run, tokens_row, &last, why);
+        err = api_run_tokens(store, g->last_run, &last, why);
     g->panel.tokens = first == last ? first : 0;
-    return err == PD_ERR_NOT_FOUND ? PD_OK : err; /* deleted meanwhile */
+    return err;
 }
 
 /* Do the values agree in every leaf that makes panels, but for those of the axes left aside? */

@@ -37,3 +37,7 @@ PD_NODISCARD enum pd_err api_analysis_json(struct store *store, int64_t job,
 PD_NODISCARD enum pd_err api_analysis_slope(struct store *store, int64_t job,
                                             const struct api_analysis_query *query, struct api_slope *ret,
                                             const char **ret_why, struct pd_why *why);
+
+/* The number of tokens that a run's network attends over, by its document; 0: unknown, or the run is gone. */
+PD_NODISCARD enum pd_err api_run_tokens(struct store *store, int64_t run, int64_t *ret_tokens,
+                                        struct pd_why *why);

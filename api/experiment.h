@@ -13,14 +13,14 @@
 #include "api/stats.h"
 #include "daemon/job/template.h"
 
-#define EXPERIMENT_JOBS 32    /* the newest of the label */
-#define EXPERIMENT_POINTS 200 /* combinations of one job */
-#define EXPERIMENT_RUNS 4096  /* runs of one job */
-#define EXPERIMENT_SERIES 16  /* metrics of one job */
-#define EXPERIMENT_CURVES 12  /* combinations of one job that the report draws over training */
-#define EXPERIMENT_BUCKETS 60 /* points of such a curve */
-#define EXPERIMENT_BYTES 8e6  /* beyond so many bytes a report leaves curves and configurations out */
-#define EXPERIMENT_CHANGES 16 /* changed fields that are named */
+#define EXPERIMENT_JOBS 32     /* the newest of the label */
+#define EXPERIMENT_POINTS 200  /* combinations of one job */
+#define EXPERIMENT_RUNS 4096   /* runs of one job */
+#define EXPERIMENT_SERIES 16   /* metrics of one job */
+#define EXPERIMENT_CURVES 12   /* combinations of one job that the report draws over training */
+#define EXPERIMENT_BUCKETS 200 /* points of such a curve, as on the page */
+#define EXPERIMENT_BYTES 8e6   /* beyond so many bytes a report leaves curves and configurations out */
+#define EXPERIMENT_CHANGES 16  /* changed fields that are named */
 #define EXPERIMENT_CUT_SIZE 160
 
 struct experiment_run {

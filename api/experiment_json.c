@@ -8,6 +8,7 @@
 #include "api/claims.h"
 #include "api/experiment.h"
 #include "api/json.h"
+#include "api/picture.h"
 #include "api/rows.h"
 #include "api/server.h"
 #include "api/target.h"
@@ -62,6 +63,8 @@ static void question_json(struct pd_buf *b, const struct experiment *x)
 {
     static const char *const texts[] = {"name", "title", "question", "source"};
     const json_t *file = x->set_count ? x->sets[x->set_count - 1].file : NULL;
+    const char *key;
+    json_t *variant;
 
     api_json_key(b, "question");
     if (!file) {
@@ -72,6 +75,19 @@ static void question_json(struct pd_buf *b, const struct experiment *x)
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         api_json_kv_str(b, texts[i], json_string_value(json_object_get(file, texts[i])));
     api_json_kv_int(b, "version", json_integer_value(json_object_get(file, "version")));
+    api_json_key(b, "variants");
+    api_json_open(b, '{');
+    json_object_foreach(json_object_get(file, "variants"), key, variant)
+    {
+        const char *refused = json_string_value(json_object_get(variant, "refused"));
+
+        api_json_key(b, key);
+        api_json_open(b, '{');
+        api_json_kv_str(b, refused ? "refused" : "shows",
+                        refused ? refused : json_string_value(json_object_get(variant, "shows")));
+        api_json_close(b, '}');
+    }
+    api_json_close(b, '}');
     api_json_close(b, '}');
 }
 
@@ -166,7 +182,7 @@ static void changes_json(struct pd_buf *b, const struct experiment *x, const str
     api_json_close(b, ']');
 }
 
-static enum pd_err sets_json(struct pd_buf *b, struct experiment *x, enum claim_verdict *ret_worst,
+static enum pd_err sets_json(struct pd_buf *b, struct experiment *x, bool full, enum claim_verdict *ret_worst,
                              bool *ret_judged, struct pd_why *why)
 {
     enum pd_err err = PD_OK;
@@ -193,6 +209,8 @@ static enum pd_err sets_json(struct pd_buf *b, struct experiment *x, enum claim_
         err = claims_json(b, x, set, &verdict, &counts, why);
         if (err == PD_OK)
             err = targets_json(b, x, set, why);
+        if (err == PD_OK && full)
+            err = pictures_json(b, x, set, why);
         api_json_close(b, '}');
         if (counts && verdict > *ret_worst)
             *ret_worst = verdict;
@@ -540,7 +558,7 @@ enum pd_err experiment_json(struct pd_buf *b, struct experiment *x, bool full, s
 
     experiment_head_json(b, &head);
     question_json(b, x);
-    err = sets_json(b, x, &worst, &judged, why);
+    err = sets_json(b, x, full, &worst, &judged, why);
     api_json_kv_str(b, "verdict", judged ? claim_verdict_name(worst) : NULL);
     api_json_key(b, "job_list");
     api_json_open(b, '[');

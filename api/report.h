@@ -24,8 +24,9 @@ void report_values(struct pd_buf *b, const json_t *values);
 
 /* report_chart.c: SVG. Means with a deviation to either side, a line for each combination of the table. */
 void report_chart_means(struct pd_buf *b, const json_t *job);
-/* The metric over training, a line for each combination that has curves. False: there is none, nothing is written. */
-bool report_chart_curves(struct pd_buf *b, const json_t *job);
+/* Means of lines [{"data": [{"x", "mean"}]}] against x, on a logarithmic scale where they are positive and far apart. False: there is
+ * no number, nothing is written. */
+bool report_chart_lines(struct pd_buf *b, const char *what, const char *x_title, const json_t *lines);
 
 /* report_check.c: what one run of kind check has found ({"run_id", "result"} with rows and plots). */
 void report_check(struct pd_buf *b, const json_t *check);
@@ -41,3 +42,8 @@ void report_sweep(struct pd_buf *b, const json_t *analysis);
 
 /* report_target.c: the paper's tables beside the numbers of a submission. */
 void report_targets(struct pd_buf *b, const json_t *submission);
+
+/* report_picture.c: the paper's figures, drawn from what the runs of a submission stored, each with its numbers. */
+void report_pictures(struct pd_buf *b, const json_t *submission);
+/* report_map.c: a map of attention or of a solution ("form": "map"). */
+void report_map(struct pd_buf *b, const json_t *panel);

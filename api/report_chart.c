@@ -161,7 +161,8 @@ void report_chart_means(struct pd_buf *b, const json_t *job)
 
 /* ---- curves ------------------------------------------------------------------------------------ */
 
-static void y_ticks(struct pd_buf *b, const struct range *r, double height, int count)
+/* `log`: the range is of logarithms. */
+static void y_ticks(struct pd_buf *b, const struct range *r, double height, int count, bool log)
 {
     double step = step_of(r, count);
     char text[32];
@@ -171,58 +172,76 @@ static void y_ticks(struct pd_buf *b, const struct range *r, double height, int 
 
         pd_buf_printf(b, "<line class=\"grid\" x1=\"%g\" x2=\"%g\" y1=\"%.1f\" y2=\"%.1f\"/>", LEFT,
                       WIDTH - RIGHT, y, y);
-        snprintf(text, sizeof text, "%.4g", fabs(t) < 1e-9 * step ? 0 : t);
+        snprintf(text, sizeof text, log ? "%.3g" : "%.4g", log ? pow(10, t) : fabs(t) < 1e-9 * step ? 0 : t);
         label(b, LEFT - 6, y + 4, "end", text);
     }
 }
 
-bool report_chart_curves(struct pd_buf *b, const json_t *job)
+/* Logarithmic where all means are positive and far apart. */
+static bool wide(const json_t *lines)
 {
-    const json_t *curves = json_object_get(job, "curves"), *curve, *p;
+    const json_t *line, *p;
+    double low = INFINITY, high = -INFINITY;
+    size_t i, k;
+
+    json_array_foreach(lines, i, line) json_array_foreach(json_object_get(line, "data"), k, p)
+    {
+        double mean = member(p, "mean");
+
+        low = isfinite(mean) ? fmin(low, mean) : low;
+        high = isfinite(mean) ? fmax(high, mean) : high;
+    }
+    return low > 0 && high > 50 * low;
+}
+
+static void line_svg(struct pd_buf *b, const struct range *x, const struct range *y, bool log,
+                     const json_t *data, size_t number)
+{
+    const json_t *p;
+    size_t k, dots = 0;
+    double px = 0, py = 0;
+
+    pd_buf_printf(b, "<polyline class=\"line c%zu\" points=\"", number % COLOURS);
+    json_array_foreach(data, k, p)
+    {
+        double at = member(p, "x"), mean = member(p, "mean");
+
+        if (!isfinite(at) || !isfinite(mean))
+            continue;
+        dots++;
+        px = LEFT + (at - x->low) / (x->high - x->low) * (WIDTH - RIGHT - LEFT);
+        py = HEIGHT - BOTTOM -
+             ((log ? log10(mean) : mean) - y->low) / (y->high - y->low) * (HEIGHT - BOTTOM - TOP);
+        pd_buf_printf(b, "%.1f,%.1f ", px, py);
+    }
+    pd_buf_str(b, "\"/>");
+    if (dots == 1)
+        pd_buf_printf(b, "<circle class=\"dot c%zu\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\"/>", number % COLOURS, px,
+                      py);
+}
+
+bool report_chart_lines(struct pd_buf *b, const char *what, const char *x_title, const json_t *lines)
+{
+    const bool log = wide(lines);
+    const json_t *line, *p;
     struct range x = {0}, y = {0};
     size_t i, k;
 
-    json_array_foreach(curves, i, curve)
+    json_array_foreach(lines, i, line) json_array_foreach(json_object_get(line, "data"), k, p)
     {
-        const json_t *data = json_object_get(curve, "data");
-
-        json_array_foreach(data, k, p)
-        {
-            range_add(&x, member(p, "x"));
-            range_add(&y, member(p, "mean"));
-        }
+        range_add(&x, member(p, "x"));
+        range_add(&y, log ? log10(member(p, "mean")) : member(p, "mean"));
     }
     if (!y.any)
         return false;
     if (!(x.high > x.low))
         range_widen(&x);
     range_widen(&y);
-    svg_open(b, HEIGHT, "Over training:", json_string_value(json_object_get(job, "metric")));
-    y_ticks(b, &y, HEIGHT, 5);
+    svg_open(b, HEIGHT, "Lines:", what);
+    y_ticks(b, &y, HEIGHT, 5, log);
     x_ticks(b, &x, LEFT, TOP, HEIGHT - BOTTOM);
-    label(b, LEFT + (WIDTH - RIGHT - LEFT) / 2, HEIGHT - 4, "middle", "step");
-    json_array_foreach(curves, i, curve)
-    {
-        const json_t *data = json_object_get(curve, "data");
-        size_t dots = 0;
-
-        pd_buf_printf(b, "<polyline class=\"line c%zu\" points=\"", i % COLOURS);
-        json_array_foreach(data, k, p)
-        {
-            double px = member(p, "x"), py = member(p, "mean");
-
-            if (!isfinite(px) || !isfinite(py))
-                continue;
-            dots++;
-            pd_buf_printf(b, "%.1f,%.1f ", LEFT + (px - x.low) / (x.high - x.low) * (WIDTH - RIGHT - LEFT),
-                          HEIGHT - BOTTOM - (py - y.low) / (y.high - y.low) * (HEIGHT - BOTTOM - TOP));
-        }
-        pd_buf_str(b, "\"/>");
-        json_array_foreach(data, k, p) if (dots == 1 && isfinite(member(p, "mean"))) pd_buf_printf(
-            b, "<circle class=\"dot c%zu\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\"/>", i % COLOURS,
-            LEFT + (member(p, "x") - x.low) / (x.high - x.low) * (WIDTH - RIGHT - LEFT),
-            HEIGHT - BOTTOM - (member(p, "mean") - y.low) / (y.high - y.low) * (HEIGHT - BOTTOM - TOP));
-    }
+    label(b, LEFT + (WIDTH - RIGHT - LEFT) / 2, HEIGHT - 4, "middle", x_title);
+    json_array_foreach(lines, i, line) line_svg(b, &x, &y, log, json_object_get(line, "data"), i);
     pd_buf_str(b, "</svg>");
     return true;
 }
@@ -291,7 +310,7 @@ void report_chart_panel(struct pd_buf *b, const json_t *analysis, const json_t *
     svg_open(b, PANEL_HEIGHT,
              "Against the swept value:", json_string_value(json_object_get(analysis, "metric")));
     panel_marks(b, &a, panel, a.log && !strcmp(axis, "/attention/k"));
-    y_ticks(b, &y, PANEL_HEIGHT, 4);
+    y_ticks(b, &y, PANEL_HEIGHT, 4, false);
     json_array_foreach(points, i, p)
     {
         const json_t *v = json_object_get(p, "value");

@@ -318,6 +318,7 @@ static void submission_html(struct pd_buf *b, const json_t *set)
     }
     json_array_foreach(json_object_get(set, "claims"), i, each) claim_html(b, each);
     report_targets(b, set);
+    report_pictures(b, set);
 }
 
 /* ---- jobs -------------------------------------------------------------------------------------- */
@@ -441,7 +442,7 @@ static void curves_html(struct pd_buf *b, const json_t *job)
     bool drawn;
 
     pd_buf_str(b, SCROLLS("Curves"));
-    drawn = report_chart_curves(b, job);
+    drawn = report_chart_lines(b, TEXT(job, "metric"), "step", json_object_get(job, "curves"));
     pd_buf_str(b, "</div>");
     if (!drawn)
         return;
@@ -563,6 +564,18 @@ static void job_html(struct pd_buf *b, const json_t *job)
 
 /* ---- the page ---------------------------------------------------------------------------------- */
 
+static void variant_html(struct pd_buf *b, const json_t *question, const char *name, const char *word)
+{
+    const json_t *variant = json_object_get(json_object_get(question, "variants"), name);
+    const char *shows = TEXT(variant, "shows"), *refused = TEXT(variant, "refused");
+
+    if (!shows && !refused)
+        return;
+    pd_buf_printf(b, "<p class=\"mut\">%s%s: ", word, refused ? ", refused" : ", to be seen");
+    report_text(b, shows ? shows : refused);
+    pd_buf_str(b, ".</p>");
+}
+
 static void question_html(struct pd_buf *b, const json_t *x)
 {
     const json_t *q = json_object_get(x, "question");
@@ -582,6 +595,8 @@ static void question_html(struct pd_buf *b, const json_t *x)
         pd_buf_printf(b, ". Template ");
         report_text(b, TEXT(q, "name"));
         pd_buf_printf(b, ", version %lld.</p>", COUNT(q, "version"));
+        variant_html(b, q, "small", "Small");
+        variant_html(b, q, "paper", "At the paper's size");
     }
     pd_buf_str(b, "<p><b>Seen:</b> ");
     if (verdict)

@@ -159,8 +159,7 @@ bool job_claim_fits(const json_t *point, const json_t *values)
     return true;
 }
 
-/* The leaf of a combination at `pointer`: a value, or a member of a swept object; NULL: it is not set. */
-static const json_t *leaf(const json_t *values, const char *pointer)
+const json_t *job_claim_leaf(const json_t *values, const char *pointer)
 {
     const char *key;
     json_t *value;
@@ -197,7 +196,7 @@ bool job_claim_matches(const json_t *alternatives, const json_t *values)
     {
         bool all = true;
 
-        json_object_foreach((json_t *)one, key, value) all = all && same(value, leaf(values, key));
+        json_object_foreach((json_t *)one, key, value) all = all && same(value, job_claim_leaf(values, key));
         if (all)
             return true;
     }

@@ -73,6 +73,9 @@ const char *job_claim_value_name(enum job_claim_value value);
 /* Do the values of a combination have all that the point names? Numbers may differ by rounding. */
 bool job_claim_fits(const json_t *point, const json_t *values);
 
-/* Does a combination have all settings of one of the alternatives that a target or a picture of a template names? Settings are leaves:
- * a swept object counts as its members. NULL alternatives: every combination does. */
+/* The leaf of a combination at `pointer`: a swept value, or a member of a swept object; borrowed; NULL: it is not set. */
+const json_t *job_claim_leaf(const json_t *values, const char *pointer);
+
+/* Does a combination have all settings of one of the alternatives that a target or a picture of a template names? Settings are
+ * leaves. NULL alternatives: every combination does. */
 bool job_claim_matches(const json_t *alternatives, const json_t *values);

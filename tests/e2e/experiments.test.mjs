@@ -182,7 +182,7 @@ describe('what experiments have shown', { skip: findChromium() === null && 'no C
                 assert.ok(text.includes(number), number);
             assert.ok(text.includes('<script>alert(1)</script>'));
             assert.equal(await page.locator('circle.mean').count(), 4);
-            assert.equal(await page.locator('polyline.line').count(), 4);
+            assert.equal(await page.locator('polyline.line').count(), 8); // the paper's figure, and the job's curves
             const dark = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
             assert.equal(dark, look.theme === 'dark' ? 'rgb(13, 17, 23)' : 'rgb(255, 255, 255)');
             const excess = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);

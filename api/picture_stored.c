@@ -22,6 +22,7 @@ struct stored {
     double *values; /* owned */
     size_t count, rows, columns;
     bool last; /* of several steps the last is taken, else the first */
+    int listed;
     enum pd_err err;
     struct pd_why why;
 };
@@ -37,6 +38,7 @@ static bool choose(void *ctx, const struct store_blob *blob)
 {
     struct stored *s = ctx;
 
+    s->listed++;
     if (!s->id || s->last) {
         s->id = blob->id;
         s->step = blob->step;
@@ -91,8 +93,11 @@ static enum pd_err read_stored(struct experiment *x, int64_t run, const char *ke
 {
     enum pd_err err;
 
-    *ret = (struct stored){.last = last};
-    err = store_blob_list(x->store, run, key, -1, STORE_PAGE_MAX, choose, ret, why);
+    *ret = (struct stored){.last = last, .step = -1};
+    do {
+        ret->listed = 0;
+        err = store_blob_list(x->store, run, key, ret->step, STORE_PAGE_MAX, choose, ret, why);
+    } while (err == PD_OK && last && ret->listed == STORE_PAGE_MAX);
     if (err != PD_OK || !ret->id)
         return err;
     err = store_blob_get(x->store, run, ret->id, read_file, ret, why);
@@ -266,22 +271,23 @@ static enum pd_err planned_json(struct pd_buf *b, struct store *store, int64_t r
 {
     char digest[STORE_DIGEST_HEX] = "", *text = NULL;
     json_t *plan = NULL;
-    struct pd_buf kept;
+    struct pd_buf stored;
     enum pd_err err = store_run_get(store, run, plan_digest, digest, why);
 
-    pd_buf_init(&kept, 0);
+    pd_buf_init(&stored, 0);
     if (err == PD_OK && *digest)
-        err = store_plan_get(store, digest, &kept, why);
+        err = store_plan_get(store, digest, &stored, why);
     if (err == PD_ERR_NOT_FOUND)
         err = PD_OK;
-    if (err == PD_OK && kept.len) {
-        plan = json_loadb(kept.data, kept.len, 0, NULL);
+    if (err == PD_OK && stored.len) {
+        plan = json_loadb(stored.data, stored.len, 0, NULL);
         text = json_dumps(json_object_get(plan, "bytes"), JSON_COMPACT);
+        b->failed = b->failed || !text;
     }
     api_json_kv_raw(b, "planned", text ? text : "null");
     free(text);
     json_decref(plan);
-    pd_buf_done(&kept);
+    pd_buf_done(&stored);
     return err;
 }
 

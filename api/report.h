@@ -40,7 +40,7 @@ void report_chart_panel(struct pd_buf *b, const json_t *analysis, const json_t *
  * the growth of the best value with the number of tokens. */
 void report_sweep(struct pd_buf *b, const json_t *analysis);
 
-/* report_target.c: the paper's tables beside the numbers of a submission. */
+/* report_target.c: the paper's tables with the numbers of a submission. */
 void report_targets(struct pd_buf *b, const json_t *submission);
 
 /* report_picture.c: the paper's figures, drawn from what the runs of a submission stored, each with its numbers. */

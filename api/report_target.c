@@ -1,4 +1,4 @@
-/* The paper's tables beside our numbers, in a report. */
+/* The paper's tables with our numbers, in a report. */
 #include <string.h>
 
 #include "api/report.h"
@@ -50,7 +50,7 @@ static void target_html(struct pd_buf *b, const json_t *target)
     report_text(b, TEXT(target, "title"));
     pd_buf_str(b, "</h3><p class=\"mut\">");
     report_text(b, TEXT(target, "source"));
-    pd_buf_str(b, ", beside the means of the last values of the runs that succeeded");
+    pd_buf_str(b, "; here: means of the last values of the runs that succeeded");
     if (*unit) {
         pd_buf_str(b, "; in ");
         report_text(b, unit);

@@ -1,4 +1,4 @@
-/* api/target.h: the paper's tables that a template names ("targets"; api/openapi.yaml, TemplateTarget) beside the numbers of
+/* api/target.h: the paper's tables that a template names ("targets"; api/openapi.yaml, TemplateTarget) with the numbers of
  * one submission. Page and report show what stands here. */
 #pragma once
 

@@ -289,7 +289,7 @@ test('the scores of the test part stand beside those of validation, and choose n
     assert.equal((await experiment('verdicts')).job_list[0].test_metric, null);
 });
 
-/** The paper's tables of a template beside the rows of an experiment's jobs, computed here from the API's tables of sweeps. */
+/** The paper's tables of a template with the numbers of an experiment's jobs, computed here from the API's tables of sweeps. */
 async function tables(x, small = true) {
     const { targets } = (await host.get(`/api/v1/templates/${x.question.name}`)).json, [s] = x.submissions, jobs = s.jobs.map(id => x.job_list.find(job => job.id === id));
     const sweep = async (job, metric) => (job ? (await host.get(`/api/v1/jobs/${job.id}/sweep?metric=${metric}`)).json.table.map(row => row.metrics[metric]) : []);
@@ -325,13 +325,13 @@ test('the paper’s tables hold our means, of the test part where it is scored, 
     const nine = await experiment('degrees');
     await finish(first.id, 'acc/val', [[0.9, 0.8, 0.85]]);
     await finish(nine.job_list[1].id, 'acc/val', nine.job_list[1].table.map((_, i) => [0, 1, 2].map(k => 0.5 + 0.02 * i + 0.001 * k * i)));
-    let told = 0;
+    let there = 0;
     for (const label of ['tested', 'verdicts', 'diverged', 'E13', 'E11', 'degrees']) {
         const x = await experiment(label);
         alike(x.submissions[0].targets, await tables(x), label);
-        told += x.submissions[0].targets.flatMap(t => t.columns.flatMap(c => c.rows)).filter(r => r.here !== null).length;
+        there += x.submissions[0].targets.flatMap(t => t.columns.flatMap(c => c.rows)).filter(r => r.here !== null).length;
     }
-    assert.ok(told > 20, `${told} rows have numbers`);
+    assert.ok(there > 20, `${there} rows have numbers`);
     const of = (await experiment('E13')).submissions[0].targets[0].columns[0].rows.map(r => r.of);
     assert.ok(Math.max(...of) > 1, 'a row is the best of several settings');
     // A variant at the paper's size has the columns of the paper.

@@ -207,7 +207,7 @@ export function gridSays(what, cells, say) {
     return `${what}: from ${say(Number(low.value))} (${low.row}, ${low.column}) to ${say(Number(high.value))} (${high.row}, ${high.column}), ${there.length} of ${cells.length} combinations.`;
 }
 
-/** A row of a paper's table beside ours, with the differences; those from the first row are null in the first. @typedef {{name: string, paper: number | null, here: number | null, sd: number | null, n: number, of: number, here_less_paper: number | null, paper_less_first: number | null, here_less_first: number | null}} Line */
+/** A row of a paper's table with our number and the differences; those from the first row are null in the first. @typedef {{name: string, paper: number | null, here: number | null, sd: number | null, n: number, of: number, here_less_paper: number | null, paper_less_first: number | null, here_less_first: number | null}} Line */
 
 /** The differences from the first row, whose own are 0. @param {Line[]} lines */
 const fromFirst = lines => lines.map((l, i) => (i ? { paper: l.paper_less_first, here: l.here_less_first } : { paper: l.paper === null ? null : 0, here: l.here === null ? null : 0 }));

@@ -35,9 +35,9 @@ import { againstFigure, againstSays, curvesFigure, curvesSay, gridFigure, gridSa
  * @property {string[]} [columns] pointers
  */
 
-/** A column of a paper's table beside ours; `metric` says the part of the data. @typedef {{name: string, metric: string, rows: import('./figures.js').Line[]}} Column */
+/** A column of a paper's table with our numbers; `metric` says the part of the data. @typedef {{name: string, metric: string, rows: import('./figures.js').Line[]}} Column */
 
-/** A paper's table beside our numbers, as the API computes it. @typedef {{title: string, source: string, unit: string, columns: Column[]}} Target */
+/** A paper's table with our numbers, as the API computes it. @typedef {{title: string, source: string, unit: string, columns: Column[]}} Target */
 
 /** @typedef {{title: string, source: string, paper: string, cards: HTMLElement[], more?: HTMLElement[], narrow: boolean, missing: string}} Section */
 

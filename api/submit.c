@@ -17,6 +17,7 @@
 
 #include "api/handlers.h"
 #include "api/checkpoint.h"
+#include "api/formula_json.h"
 #include "api/json.h"
 #include "api/rows.h"
 #include "api/server.h"
@@ -333,8 +334,9 @@ static enum pd_err judge(struct sup *sup, const struct job_head *head, const str
 /* One job of it. */
 struct dry_part {
     struct expand_run run;
-    struct pd_buf plan;
-    char plan_error[sizeof((struct pd_why *)0)->text];
+    struct pd_buf plan, start;       /* start: of a formula */
+    struct job_config *with_formula; /* of the run; NULL: it has no formula */
+    char plan_error[sizeof((struct pd_why *)0)->text], start_error[sizeof((struct pd_why *)0)->text];
 };
 
 struct dry {
@@ -343,6 +345,7 @@ struct dry {
     struct request request;
     struct dry_part part[JOB_TEMPLATE_JOBS];
     size_t planned;
+    bool start; /* try the start of formulas too */
 };
 
 static void dry_done(void *data)
@@ -351,6 +354,8 @@ static void dry_done(void *data)
 
     for (size_t i = 0; i < d->request.count; i++) {
         pd_buf_done(&d->part[i].plan);
+        pd_buf_done(&d->part[i].start);
+        job_config_free(d->part[i].with_formula);
         expand_run_done(&d->part[i].run);
     }
     request_done(&d->request);
@@ -358,47 +363,95 @@ static void dry_done(void *data)
 
 static void dry_plan(struct dry *d);
 
+/* Sets with_formula. */
+static enum pd_err find_formula(struct dry_part *p, const struct job_doc *job, struct pd_why *why)
+{
+    struct job_config *config = NULL;
+    enum pd_err err = PD_OK;
+
+    if (job_doc_head(job)->kind == JOB_KIND_TRAIN)
+        err = job_config_load(p->run.document.data, p->run.document.len, &config, why);
+    if (config && config->attention.activation == JOB_ACTIVATION_FORMULA)
+        p->with_formula = config;
+    else
+        job_config_free(config);
+    return err;
+}
+
+static enum pd_err dry_ask(struct dry *d, bool start, struct pd_why *why);
+
+/* Keeps the words of what went wrong. */
+static void dry_failed(char out[sizeof((struct pd_why *)0)->text], enum pd_err err, const struct pd_why *why)
+{
+    snprintf(out, sizeof((struct pd_why *)0)->text, "%s", why && why->text[0] ? why->text : pd_err_name(err));
+}
+
 /* Any thread. */
-static void dry_planned(void *ctx, enum pd_err err, const struct pd_why *why, const char *plan)
+static void dry_started(void *ctx, enum pd_err err, const struct pd_why *why, const char *start)
 {
     struct dry *d = ctx;
     struct dry_part *p = &d->part[d->planned++];
 
     if (err == PD_OK)
+        pd_buf_str(&p->start, start);
+    else
+        dry_failed(p->start_error, err, why);
+    dry_plan(d);
+}
+
+/* Any thread. A formula is tried next. */
+static void dry_planned(void *ctx, enum pd_err err, const struct pd_why *why, const char *plan)
+{
+    struct dry *d = ctx;
+    struct dry_part *p = &d->part[d->planned];
+    struct pd_why no_start = {.text = ""};
+
+    if (err == PD_OK)
         pd_buf_str(&p->plan, plan);
     else
-        snprintf(p->plan_error, sizeof p->plan_error, "%s",
-                 why && why->text[0] ? why->text : pd_err_name(err));
+        dry_failed(p->plan_error, err, why);
+    if (err == PD_OK && d->start && p->with_formula) {
+        err = dry_ask(d, true, &no_start);
+        if (err != PD_OK)
+            dry_started(d, err, &no_start, NULL);
+        return;
+    }
+    d->planned++;
     dry_plan(d);
+}
+
+/* The plan of the job whose turn it is, or its start. */
+static enum pd_err dry_ask(struct dry *d, bool start, struct pd_why *why)
+{
+    const struct dry_part *p = &d->part[d->planned];
+    const struct job_head *head = job_doc_head(d->request.part[d->planned].job);
+    const struct sup_planning asked = {.document = p->run.document.data,
+                                       .len = p->run.document.len,
+                                       .plan_digest = p->run.plan_digest,
+                                       .device = device_of(head),
+                                       .slots = (int)head->resources.slots,
+                                       .start = start,
+                                       .done = start ? dry_started : dry_planned,
+                                       .ctx = d};
+
+    return sup_plan(d->sup, &asked, why);
 }
 
 /* Plans the next job, or ends the wait behind the last. */
 static void dry_plan(struct dry *d)
 {
     struct pd_why why = {.text = ""};
-    struct dry_part *p;
-    struct job_doc *job;
     enum pd_err err;
 
     if (d->planned == d->request.count) {
         api_wait_end(d->wait);
         return;
     }
-    p = &d->part[d->planned];
-    job = d->request.part[d->planned].job;
-    err = expand_run_make(job, 0, &p->run, &why);
-    if (err == PD_OK) {
-        const struct job_head *head = job_doc_head(job);
-        struct sup_planning asked = {.document = p->run.document.data,
-                                     .len = p->run.document.len,
-                                     .plan_digest = p->run.plan_digest,
-                                     .device = device_of(head),
-                                     .slots = (int)head->resources.slots,
-                                     .done = dry_planned,
-                                     .ctx = d};
-
-        err = sup_plan(d->sup, &asked, &why);
-    }
+    err = expand_run_make(d->request.part[d->planned].job, 0, &d->part[d->planned].run, &why);
+    if (err == PD_OK)
+        err = find_formula(&d->part[d->planned], d->request.part[d->planned].job, &why);
+    if (err == PD_OK)
+        err = dry_ask(d, false, &why);
     if (err != PD_OK)
         dry_planned(d, err, &why, NULL);
 }
@@ -441,6 +494,23 @@ static void names_json(struct pd_buf *b, const char *names)
         names += n + (names[n] == ',');
     }
     api_json_close(b, ']');
+}
+
+/* What the formula of the first run is, and what its start has shown. */
+static enum pd_err formula_json(struct pd_buf *b, const struct dry_part *p, struct pd_why *why)
+{
+    json_t *start = p->start.len ? json_loads(p->start.data, 0, NULL) : NULL;
+    enum pd_err err = PD_OK;
+
+    api_json_key(b, "formula");
+    if (p->with_formula)
+        err = api_formula_of_job(b, p->with_formula, start, why);
+    else
+        api_json_null(b);
+    api_json_kv_raw(b, "start", p->start.data);
+    api_json_kv_str(b, "start_error", p->start_error[0] ? p->start_error : NULL);
+    json_decref(start);
+    return err;
 }
 
 /* The members of one job's answer; PD_ERR_NOMEM. */
@@ -491,7 +561,7 @@ static enum pd_err dry_json(struct pd_buf *b, struct dry *d, size_t i, struct pd
     api_json_close(b, '}');
     api_json_kv_raw(b, "plan", p->plan.data);
     api_json_kv_str(b, "plan_error", p->plan_error[0] ? p->plan_error : NULL);
-    return PD_OK;
+    return formula_json(b, p, why);
 }
 
 static void dry_answer(struct api_req *r)
@@ -536,7 +606,7 @@ static void dry_answer(struct api_req *r)
 }
 
 /* Takes the request over. */
-static void dry_run(struct api_req *r, struct request *q)
+static void dry_run(struct api_req *r, struct request *q, bool start)
 {
     struct api_wait *wait = api_wait_begin(r, sizeof(struct dry), dry_done, dry_answer);
     struct dry *d;
@@ -547,9 +617,12 @@ static void dry_run(struct api_req *r, struct request *q)
     d->wait = wait;
     d->sup = api_deps_of(api_of(r))->sup;
     d->request = *q; /* moved */
+    d->start = start;
     q->count = 0;
-    for (size_t i = 0; i < d->request.count; i++)
+    for (size_t i = 0; i < d->request.count; i++) {
         pd_buf_init(&d->part[i].plan, 0);
+        pd_buf_init(&d->part[i].start, 0);
+    }
     dry_plan(d);
 }
 
@@ -833,7 +906,7 @@ static bool depends(const struct request *q)
 
 void api_job_submit(struct api_req *r)
 {
-    static const char *const names[] = {"dry_run", "accept_unplanned", NULL};
+    static const char *const names[] = {"dry_run", "start", "accept_unplanned", NULL};
     const struct config *config = api_config(api_of(r));
     struct job_env env = {
         .threads = config->devices.threads_per_slot,
@@ -877,7 +950,7 @@ void api_job_submit(struct api_req *r)
         api_fail_param(r, PD_ERR_UNSUPPORTED, "depends_on",
                        "depends_on: dependencies between jobs are not available yet");
     } else if (dry) {
-        dry_run(r, &q);
+        dry_run(r, &q, api_query_flag(r, "start"));
     } else if (api_write_repeated(r)) {
         submit(r, &q, false);
     } else if (api_job_room(r)) {

@@ -48,6 +48,11 @@ int64_t job_config_tokens(const struct job_config *config)
     return window ? window : patches ? patches : config->data.context;
 }
 
+bool job_config_causal(const struct job_config *config)
+{
+    return job_network(config->model.arch)->causal;
+}
+
 enum pd_err job_config_bind(struct job_config *config, int64_t train_samples, struct pd_why *why)
 {
     const struct job_train *t = &config->train;

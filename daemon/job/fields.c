@@ -299,7 +299,7 @@ const struct job_field job_fields[] = {
      FLAGS(NULLABLE), WITH(job_use_formula),
      SAYS("activation as text: a function of the logit s and of rowsum and rowmax over its row, such as "
           "exp(s)/(1+rowsum(exp(s))); any other name is a learned scalar (POST /api/v1/formulas/check "
-          "explains errors)",
+          "explains errors); formulas: [a, b, ...] in its place is a sweep over them",
           "daemon/job/JOB.md#attention-by-formula")},
     {ROW("/attention/params", JOB_T_SCALARS, config.attention.params), DEF("{}"), FLAGS(FIXED),
      WITH(job_use_formula),

@@ -169,9 +169,10 @@ json_t *job_take_scalars(struct job_ctx *c, const struct job_field *f, json_t *v
 
 /* ---- the formula ---- */
 
-static enum pd_err parse(const struct job_attention *a, bool causal, struct pk_formula **ret,
-                         struct pk_formula_fault *fault)
+enum pd_err job_formula_parse(const struct job_config *g, struct pk_formula **ret,
+                              struct pk_formula_fault *fault)
 {
+    const struct job_attention *a = &g->attention;
     static const enum pk_formula_range ranges[] = {PK_RANGE_ANY, PK_RANGE_POSITIVE, PK_RANGE_POSITIVE,
                                                    PK_RANGE_UNIT};
     struct pk_formula_param params[PK_FORMULA_PARAMS] = {{{0}, PK_RANGE_ANY, 0}};
@@ -180,8 +181,8 @@ static enum pd_err parse(const struct job_attention *a, bool causal, struct pk_f
         snprintf(params[k].name, sizeof params[k].name, "%s", a->params.items[k].name);
         params[k].range = ranges[a->params.items[k].form];
     }
-    return pk_formula_parse(a->formula, strlen(a->formula), PK_FORMULA_ACTIVATION, causal, params,
-                            (int)a->params.count, ret, fault);
+    return pk_formula_parse(a->formula, strlen(a->formula), PK_FORMULA_ACTIVATION, job_config_causal(g),
+                            params, (int)a->params.count, ret, fault);
 }
 
 bool job_formula_builtin(const struct job_config *g)
@@ -199,6 +200,19 @@ bool job_formula_builtin(const struct job_config *g)
         is = pk_formula_builtin(f, &degree, &constant, &alpha) != NULL;
     pk_formula_free(f);
     return is;
+}
+
+/* Takes a scalar out of the run and its document. A sweep's scalars are those of all its formulas: each run has the ones
+ * that its formula names. */
+static void forget(struct job_ctx *c, size_t k)
+{
+    struct job_scalars *all = &c->g->attention.params;
+    struct job_scalar *items = (struct job_scalar *)(uintptr_t)all->items;
+
+    if (c->out)
+        json_object_del(job_json_at(c->out, "/attention/params"), items[k].name);
+    memmove(&items[k], &items[k + 1], (all->count - k - 1) * sizeof *items);
+    all->count--;
 }
 
 /* Whether an initial value is one of its form, in every head of every layer. */
@@ -265,7 +279,7 @@ void job_formula_check(struct job_ctx *c)
     if (a->n_for_scale == JOB_N_ROW)
         job_ctx_error(c, "/attention/n_for_scale",
                       "a formula names the keys of a row itself: ni; use a number here");
-    err = parse(a, net->causal, &f, &fault);
+    err = job_formula_parse(c->g, &f, &fault);
     if (err == PD_ERR_NOMEM) {
         c->nomem = true;
         return;
@@ -281,17 +295,24 @@ void job_formula_check(struct job_ctx *c)
         goto out;
     }
     n = pk_formula_params(f, &names);
-    for (size_t k = 0; k < a->params.count; k++) {
+    for (size_t k = 0; k < a->params.count;) {
         char pointer[96];
         bool named = false;
 
         for (int i = 0; i < n; i++)
             named = named || !strcmp(names[i].name, a->params.items[k].name);
         snprintf(pointer, sizeof pointer, "/attention/params/%s", a->params.items[k].name);
+        if (!named && job_ctx_layer(c, "/attention/formula") == JOB_LAYER_SWEEP &&
+            job_ctx_layer(c, "/attention/params") != JOB_LAYER_SWEEP) {
+            job_ctx_warning(c, pointer, "no formula names \"%s\"", a->params.items[k].name);
+            forget(c, k);
+            continue;
+        }
         if (!named)
             job_ctx_error(c, pointer, "the formula does not name \"%s\"", a->params.items[k].name);
         else
             check_start(c, &a->params.items[k]);
+        k++;
     }
     if (pk_formula_plan(f, plan, &why) != PD_OK)
         job_ctx_error(c, "/attention/formula", "%s", why.text);

@@ -295,6 +295,15 @@ json_t *job_take_sets(struct job_ctx *c, const struct job_field *f, json_t *v);
 json_t *job_take_scalars(struct job_ctx *c, const struct job_field *f, json_t *v);
 void job_formula_check(struct job_ctx *c);
 bool job_formula_builtin(const struct job_config *g);
+/* formulas.c: attention.formulas, a list that is short for the last axis of the sweep. `fold` replaces it in the
+ * document; `done` makes the report point at the list where it points at that axis. False: an error is in the report,
+ * or there is no memory. */
+struct job_formulas {
+    json_t *list; /* as the client wrote it; NULL: there is none */
+    size_t axis;
+};
+bool job_formulas_fold(json_t *doc, struct job_report *report, struct job_formulas *ret);
+bool job_formulas_done(struct job_formulas *f, struct job_report *report);
 /* Whether such a row may name the data set. */
 bool job_set_runs(unsigned dataset);
 /* What null leaves in the run. */

@@ -473,6 +473,7 @@ enum pd_err job_parse(const char *json, size_t len, const struct job_env *env, s
                       struct job_report *report)
 {
     struct job_doc *job = calloc(1, sizeof *job);
+    struct job_formulas formulas = {.list = NULL};
     struct job_env now;
     struct pd_why why;
     json_t *schema;
@@ -505,7 +506,7 @@ enum pd_err job_parse(const char *json, size_t len, const struct job_env *env, s
         json_integer_value(schema) <= JOB_SCHEMA)
         job->schema = json_integer_value(schema); /* another value is its row's affair */
     now = *env;
-    if (!gpus_fold(job->document, &now, report)) {
+    if (!gpus_fold(job->document, &now, report) || !job_formulas_fold(job->document, report, &formulas)) {
         err = report->failed || !report->error_count ? PD_ERR_NOMEM : PD_ERR_INVALID;
         goto out;
     }
@@ -515,6 +516,11 @@ enum pd_err job_parse(const char *json, size_t len, const struct job_env *env, s
         job = NULL; /* moved to the caller */
     }
 out:
+    if (!job_formulas_done(&formulas, report) && err != PD_ERR_NOMEM) {
+        if (err == PD_OK)
+            *ret_job = job_free(*ret_job);
+        err = PD_ERR_NOMEM;
+    }
     job_free(job);
     return err;
 }

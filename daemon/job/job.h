@@ -520,6 +520,13 @@ int64_t job_config_keys(const struct job_config *config);
  * where attention stays within one, or data.context; 0 where there is none. Whatever attention.n_for_scale
  * says. */
 int64_t job_config_tokens(const struct job_config *config);
+/* Whether tokens see none that come later. */
+bool job_config_causal(const struct job_config *config);
+/* attention.formula, with the ranges of its described scalars, as pk_formula_parse. */
+struct pk_formula;
+struct pk_formula_fault;
+PD_NODISCARD enum pd_err job_formula_parse(const struct job_config *config, struct pk_formula **ret,
+                                           struct pk_formula_fault *fault);
 /* Of /attention/activation: as in the document (static; NULL where there is none); whether A is divided by
  * N^alpha. */
 const char *job_activation_word(int activation);

@@ -20,10 +20,15 @@ static bool below(const char *pointer, const char *base, const char **ret_rest)
     return true;
 }
 
+/* The field at the pointer, or the one that the pointer lies in: "/attention/params/a/init". */
 static size_t field_index(const char *pointer)
 {
+    char up[256];
     const struct job_field *f = job_field_find(pointer);
 
+    snprintf(up, sizeof up, "%s", pointer);
+    for (char *slash; !f && (slash = strrchr(up, '/')) != NULL && slash > up; f = job_field_find(up))
+        *slash = 0;
     return f ? (size_t)(f - job_fields) : job_field_count;
 }
 

@@ -52,6 +52,22 @@ static double density(double z, double d)
     return sum / total / sqrt(2 * M_PI);
 }
 
+/* Over measured logits, which are spread evenly within a bin: by Simpson's rule in each. */
+static void over_counts(struct pk_formula *f, double *at, const struct pk_formula_start *start, double pairs,
+                        struct sums *to)
+{
+    const double width = (start->high - start->low) / start->bins;
+    double total = 0;
+
+    for (int k = 0; k < start->bins; k++)
+        total += start->counts[k];
+    for (int k = 0; k < start->bins && total > 0; k++)
+        for (int m = 0; m < 3 && start->counts[k] > 0; m++) {
+            at[PK_LEAF_S] = start->low + width * (k + 0.5 * m);
+            add(to, pk_formula_value(f, at), pairs * start->counts[k] / total * (m == 1 ? 4 : 1) / 6);
+        }
+}
+
 /* By Simpson's rule. */
 static void over_logits(struct pk_formula *f, double *at, const struct pk_formula_start *start, double pairs,
                         struct sums *to)
@@ -85,6 +101,18 @@ static double gauss(uint64_t *state)
     return sqrt(-2 * log(u)) * cos(2 * M_PI * v);
 }
 
+/* One of the measured logits. */
+static double drawn(const struct pk_formula_start *start, double total, uint64_t *state)
+{
+    double left = uniform(state) * total;
+    int k = 0;
+
+    while (k < start->bins - 1 && left >= start->counts[k])
+        left -= start->counts[k++];
+    return start->low +
+           (start->high - start->low) / start->bins * (k + fmin(left / fmax(start->counts[k], 1e-300), 1));
+}
+
 /* |q| over its root mean square, by the cube root of Wilson and Hilferty. */
 static double radius(double d, uint64_t *state)
 {
@@ -99,9 +127,11 @@ static bool over_rows(struct pk_formula *f, double *at, const struct pk_formula_
     const int64_t n = start->keys, rows = n < ROWS ? n : n > 1024 ? ROWS / 2 : ROWS;
     uint64_t state = 0x9e3779b97f4a7c15ull;
     struct pd_buf space;
-    double *s, *a;
+    double *s, *a, total = 0;
     bool good = true;
 
+    for (int k = 0; start->counts && k < start->bins; k++)
+        total += start->counts[k];
     pd_buf_init(&space, 0);
     s = pd_buf_reserve(&space, (size_t)n * 2 * sizeof *s);
     if (!s)
@@ -116,7 +146,7 @@ static bool over_rows(struct pk_formula *f, double *at, const struct pk_formula_
             const double deviation = start->logit_std * radius(start->width, &state);
 
             for (int64_t j = 0; j < keys; j++)
-                s[j] = deviation * gauss(&state);
+                s[j] = total > 0 ? drawn(start, total, &state) : deviation * gauss(&state);
             good = pk_formula_row_value(f, at, s, NULL, keys, a, NULL) == PD_OK;
             for (int64_t j = 0; j < keys && good; j++)
                 add(to, a[j], (double)n / (double)rows / draws);
@@ -137,7 +167,10 @@ static bool measure(struct pk_formula *f, const double *leaf, const struct pk_fo
     if (f->nf.node[f->root].has_row || pk_formula_reads(f, PK_LEAF_J) || pk_formula_reads(f, PK_LEAF_I) ||
         pk_formula_reads(f, PK_LEAF_NI))
         return over_rows(f, at, start, ret);
-    over_logits(f, at, start, start->causal ? 0.5 * n * (n + 1) : n * n, ret);
+    if (start->counts)
+        over_counts(f, at, start, start->causal ? 0.5 * n * (n + 1) : n * n, ret);
+    else
+        over_logits(f, at, start, start->causal ? 0.5 * n * (n + 1) : n * n, ret);
     return true;
 }
 

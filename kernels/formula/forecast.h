@@ -4,7 +4,7 @@
  * normal. Given q_i, the logits of its row are normal, of a deviation that is proportional to |q_i|: over all rows,
  * logit_std^2 times a chi-squared number of `width` degrees of freedom over `width`. Its tails are heavier than a normal
  * distribution's: E s^6 is 15 logit_std^6 (1 + 2/d)(1 + 4/d). Tokens of real data resemble each other, so that the norm of
- * a run differs. */
+ * a run differs; measured logits (polyd-worker plan --start) take their place. */
 #pragma once
 
 #include "kernels/formula/formula.h"
@@ -14,6 +14,10 @@ struct pk_formula_start {
     bool causal;
     double logit_std; /* > 0 */
     double width;     /* d of a head; 0: the logits are normal */
+    /* Measured logits, in place of the two above: counts of `bins` equal bins from low to high. NULL: there are none. */
+    const double *counts;
+    int bins;
+    double low, high;
 };
 
 struct pk_formula_forecast {

@@ -521,12 +521,14 @@ static void test_formula_report_of_known_functions(void **state)
     pk_formula_report(f, leaf, &r);
     assert_true(r.at_zero == 0 && r.parity == PK_PARITY_ODD && r.growth == 3 && isinf(r.lo) && isinf(r.hi));
     /* E ||A||_F^2 = N^2 15 std^6 / N for independent normal logits */
-    pk_formula_forecast(f, leaf, &(struct pk_formula_start){64, false, 0.5, 0}, &w);
+    pk_formula_forecast(
+        f, leaf, &(struct pk_formula_start){.keys = 64, .causal = false, .logit_std = 0.5, .width = 0}, &w);
     assert_true(fabs(w.norm - sqrt(64 * 15 * pow(0.5, 6))) < 1e-9);
     /* ||A||_F is N^(1/2) with n in proportion */
     assert_true(fabs(w.growth - 0.5) < 1e-9 && w.f32_over == 0 && w.bf16_over == 0);
     /* q and k of 8 entries: E s^6 = 15 std^6 d (d+2) (d+4) / d^3 */
-    pk_formula_forecast(f, leaf, &(struct pk_formula_start){64, true, 0.5, 8}, &w);
+    pk_formula_forecast(
+        f, leaf, &(struct pk_formula_start){.keys = 64, .causal = true, .logit_std = 0.5, .width = 8}, &w);
     assert_true(fabs(w.norm - sqrt(65 * 0.5 * 15 * pow(0.5, 6) * 10 * 12 / 64)) < 1e-6);
     pk_formula_free(f);
     f = parse("sigmoid(s)");
@@ -535,14 +537,42 @@ static void test_formula_report_of_known_functions(void **state)
     pk_formula_free(f);
     f = parse("softmax(s)");
     /* E sum_j A^2 of a row is about exp(std^2) / N */
-    pk_formula_forecast(f, leaf, &(struct pk_formula_start){257, false, 0.3, 0}, &w);
+    pk_formula_forecast(
+        f, leaf, &(struct pk_formula_start){.keys = 257, .causal = false, .logit_std = 0.3, .width = 0}, &w);
     assert_true(fabs(w.norm - exp(0.5 * 0.09)) < 0.01 && fabs(w.growth) < 0.02);
     pk_formula_free(f);
     /* exp(20 s) leaves f32 where s > 4.436 deviations, and its normal numbers where s < -4.367 */
     f = parse("exp(20*s)");
-    pk_formula_forecast(f, leaf, &(struct pk_formula_start){64, false, 1, 0}, &w);
+    pk_formula_forecast(
+        f, leaf, &(struct pk_formula_start){.keys = 64, .causal = false, .logit_std = 1, .width = 0}, &w);
     assert_true(fabs(w.f32_over / (erfc(88.72284 / 20 / sqrt(2)) / 2) - 1) < 0.02);
     assert_true(fabs(w.bf16_under / (erfc(87.33655 / 20 / sqrt(2)) / 2) - 1) < 0.02);
+    pk_formula_free(f);
+}
+
+/* Of measured logits, here spread evenly over [-1, 1] and then all but 0. */
+static void test_formula_forecast_of_measured_logits(void **state)
+{
+    double leaf[PK_LEAVES] = {0}, counts[64];
+    struct pk_formula_start start = {
+        .keys = 32, .logit_std = 9, .counts = counts, .bins = 64, .low = -1, .high = 1};
+    struct pk_formula_forecast w;
+    struct pk_formula *f = parse("s^3");
+
+    (void)state;
+    for (int k = 0; k < 64; k++)
+        counts[k] = 5;
+    pk_formula_forecast(f, leaf, &start, &w);
+    assert_true(fabs(w.norm - 32 / sqrt(7)) < 1e-5); /* E s^6 = 1/7 */
+    pk_formula_free(f);
+    f = parse("exp(s)/(1+rowsum(exp(s)))");
+    pk_formula_forecast(f, leaf, &start, &w);
+    /* a row's sum is near 32 sinh 1, its sum of squares near 16 sinh 2 */
+    assert_true(fabs(w.norm / (sqrt(32 * 16 * sinh(2)) / (1 + 32 * sinh(1))) - 1) < 0.03);
+    start.low = -1e-9;
+    start.high = 1e-9;
+    pk_formula_forecast(f, leaf, &start, &w);
+    assert_true(fabs(w.norm - 32.0 / 33) < 1e-6);
     pk_formula_free(f);
 }
 
@@ -664,6 +694,7 @@ int main(void)
         cmocka_unit_test(test_formula_row_without_a_sum_is_zero),
         cmocka_unit_test(test_formula_report_warns_of_what_can_fail),
         cmocka_unit_test(test_formula_report_of_known_functions),
+        cmocka_unit_test(test_formula_forecast_of_measured_logits),
         cmocka_unit_test(test_formula_factor_is_the_scalar_that_scales_a),
         cmocka_unit_test(test_formula_flex_refuses_what_no_softmax_reaches),
         cmocka_unit_test(test_formula_builtins_are_recognised),

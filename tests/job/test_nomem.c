@@ -143,6 +143,19 @@ static void test_a_job_survives_every_failing_allocation(void **state)
             PD_OK);
 }
 
+static void test_a_list_of_formulas_survives_every_failing_allocation(void **state)
+{
+    (void)state;
+    exhaust("{\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"digits_gen\"},\"train\":{"
+            "\"epochs\":1},"
+            "\"attention\":{\"formulas\":[\"a*s^3\",{\"formula\":\"s\"}],\"params\":{\"a\":{\"init\":2}}}}",
+            PD_OK);
+    exhaust("{\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"digits_gen\"},\"train\":{"
+            "\"epochs\":1},"
+            "\"attention\":{\"formulas\":[\"a*s^3\",\"s(\"]}}",
+            PD_ERR_INVALID);
+}
+
 static void test_a_wrong_job_survives_every_failing_allocation(void **state)
 {
     (void)state;
@@ -184,6 +197,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_job_survives_every_failing_allocation),
+        cmocka_unit_test(test_a_list_of_formulas_survives_every_failing_allocation),
         cmocka_unit_test(test_a_wrong_job_survives_every_failing_allocation),
         cmocka_unit_test(test_the_tables_survive_every_failing_allocation),
     };

@@ -222,6 +222,123 @@ static void test_a_sweep_warns_only_of_what_never_has_an_effect(void **state)
     free(more);
 }
 
+/* ---- attention.formulas ---- */
+
+/* Another way to write the same axis: runs, resolved documents and digests are those of the axis. */
+static void test_a_list_of_formulas_is_the_last_axis_of_the_sweep(void **state)
+{
+    static const char axes[] = "{\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[8,16]}]}";
+    static const char both[] =
+        "{\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[8,16]},{\"pointer\":\"/attention/formula\","
+        "\"values\":[\"softmax(s)\",\"s^3/sqrt(n)\",\"s^3/(1+abs(s))\"]}]}";
+    char *list =
+             with(VIT, "/attention", "{\"formulas\":[\"softmax(s)\",\"s^3/sqrt(n)\",\"s^3/(1+abs(s))\"]}"),
+         *plain = with(VIT, "/attention", "{\"activation\":\"formula\"}"),
+         *short_doc = with(list, "/sweep", axes), *long_doc = with(plain, "/sweep", both);
+    struct parsed p = want_ok(short_doc), q = want_ok(long_doc), alone = want_ok(list);
+    struct pd_buf b;
+
+    (void)state;
+    assert_int_equal(job_run_count(p.job), 6);
+    for (int64_t i = 0; i < 6; i++) {
+        char *x = run_text(p.job, i), *y = run_text(q.job, i);
+
+        assert_string_equal(x, y);
+        free(x);
+        free(y);
+    }
+    want_params(p.job, 1, "{\"/attention/formula\":\"s^3/sqrt(n)\",\"/train/batch\":8}");
+    want_params(p.job, 5, "{\"/attention/formula\":\"s^3/(1+abs(s))\",\"/train/batch\":16}");
+    assert_int_equal(job_run_count(alone.job), 3);
+    pd_buf_init(&b, 0);
+    assert_int_equal(job_document(p.job, &b, NULL), PD_OK); /* what is kept reads as the axis */
+    assert_null(strstr(b.data, "formulas"));
+    assert_non_null(strstr(b.data, "{\"pointer\":\"/attention/formula\",\"values\":[\"softmax(s)\""));
+    pd_buf_done(&b);
+    done(&p);
+    done(&q);
+    done(&alone);
+    free(list);
+    free(plain);
+    free(short_doc);
+    free(long_doc);
+}
+
+/* Scalars beside the list are those of all its formulas; those of an entry replace them. */
+static void test_a_formula_of_a_list_takes_the_scalars_that_it_names(void **state)
+{
+    char *doc =
+        with(VIT, "/attention",
+             "{\"formulas\":[\"a*s^3\",\"softmax(s)\",{\"formula\":\"softmax(a*s)+b*s\",\"params\":{\"a\":{"
+             "\"init\":2}}}],\"params\":{\"a\":{\"init\":\"1/sqrt(n)\"}}}");
+    char *idle = with(VIT, "/attention", "{\"formulas\":[\"a*s^3\",\"s\"],\"params\":{\"a\":{},\"b\":{}}}");
+    static const char *const inits[] = {"1/sqrt(n)", NULL, "2"};
+    struct parsed p = want_ok(doc);
+
+    (void)state;
+    for (int64_t i = 0; i < 3; i++) {
+        json_t *run = run_json(p.job, i), *params = job_json_at(run, "/attention/params");
+        char *text = run_text(p.job, i);
+        struct parsed again = want_ok(text); /* a resolved document is a job */
+
+        assert_int_equal(json_object_size(params), inits[i] != NULL);
+        if (inits[i])
+            assert_string_equal(json_string_value(job_json_at(params, "/a/init")), inits[i]);
+        done(&again);
+        free(text);
+        json_decref(run);
+    }
+    assert_int_equal(p.report.warning_count, 0);
+    done(&p);
+    p = parse(idle);
+    assert_int_equal(p.err, PD_OK);
+    assert_true(
+        told(p.report.warnings, p.report.warning_count, "#/attention/params/b", "no formula names \"b\""));
+    assert_int_equal(p.report.warning_count, 1);
+    done(&p);
+    free(doc);
+    free(idle);
+}
+
+static void test_errors_of_a_formula_point_into_the_list(void **state)
+{
+    static const struct {
+        const char *attention, *sweep, *pointer, *what;
+    } cases[] = {
+        {"{\"formulas\":[\"softmax(s)\",\"s^3/sqrt(n\"]}", NULL, "#/attention/formulas/1", "character 11"},
+        {"{\"formulas\":[\"sofmax(s)\"]}", NULL, "#/attention/formulas/0", "softmax"},
+        {"{\"formulas\":[\"s\",{\"formula\":\"s^(1\"}]}", NULL, "#/attention/formulas/1/formula",
+         "character"},
+        {"{\"formulas\":[\"s\",{\"formula\":\"a*s\",\"params\":{\"a\":{\"form\":\"exp\"}}}]}", NULL,
+         "#/attention/formulas/1/params/a/form", "must be one of"},
+        {"{\"formulas\":[\"s(\",{\"formula\":\"s\"}]}", NULL, "#/attention/formulas/0", "character"},
+        {"{\"formulas\":[{\"formula\":\"s\",\"parms\":{}}]}", NULL, "#/attention/formulas/0/parms",
+         "did you mean"},
+        {"{\"formulas\":[7]}", NULL, "#/attention/formulas/0", "must be a formula"},
+        {"{\"formulas\":[]}", NULL, "#/attention/formulas", "1 to 1000"},
+        {"{\"formulas\":\"s\"}", NULL, "#/attention/formulas", "must be an array"},
+        {"{\"formulas\":[\"s\"],\"formula\":\"s\"}", NULL, "#/attention/formulas", "/attention/formula"},
+        {"{\"formulas\":[\"s\"],\"activation\":\"softmax\"}", NULL, "#/attention/formulas",
+         "/attention/activation"},
+        {"{\"formulas\":[\"s\"]}", "7", "#/sweep", "must be an object"},
+        {"{\"formulas\":[\"s\"]}", "{\"axes\":{}}", "#/sweep/axes", "must be an array"},
+        {"{\"formulas\":[\"s\"]}", "{\"axes\":[{\"pointer\":\"/attention/formula\",\"values\":[\"s\"]}]}",
+         "#/attention/formulas", "overlaps"},
+        {"{\"formulas\":[\"s\"]}", "{\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[]}]}",
+         "#/sweep/axes/0/values", "1 to 1000"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *doc = with(VIT, "/attention", cases[i].attention),
+             *more = cases[i].sweep ? with(doc, "/sweep", cases[i].sweep) : NULL;
+
+        want_only(more ? more : doc, cases[i].pointer, cases[i].what);
+        free(more);
+        free(doc);
+    }
+}
+
 static void test_runs_outside_the_job_are_not_found(void **state)
 {
     struct parsed p = want_ok(VIT);
@@ -294,6 +411,9 @@ int main(void)
         cmocka_unit_test(test_random_draws_are_functions_of_the_seed),
         cmocka_unit_test(test_sweeps_refuse_what_is_wrong),
         cmocka_unit_test(test_a_sweep_warns_only_of_what_never_has_an_effect),
+        cmocka_unit_test(test_a_list_of_formulas_is_the_last_axis_of_the_sweep),
+        cmocka_unit_test(test_a_formula_of_a_list_takes_the_scalars_that_it_names),
+        cmocka_unit_test(test_errors_of_a_formula_point_into_the_list),
         cmocka_unit_test(test_runs_outside_the_job_are_not_found),
         cmocka_unit_test(test_a_metric_that_no_run_writes_is_warned_of),
     };

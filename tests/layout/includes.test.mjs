@@ -171,6 +171,7 @@ const parts = {
     retention: borrowed,
     checkpoints: [...borrowed, 'trainer', 'contents', 'retention'],
     score: [...borrowed, 'evaluator'],
+    preview: [...borrowed, 'trainer', 'probe', 'maps', 'start'],
     run: [...borrowed, 'trainer', 'evaluator', 'probe', 'maps', 'gradients', 'checkpoints'],
 };
 // Their members are seen by their own file alone.

@@ -160,6 +160,7 @@ struct sup_planning {
     const char *plan_digest; /* hex; NULL = the answer is not kept */
     const char *device;      /* "cpu" or "cuda", and how many: whose memory it should do with */
     int slots;
+    bool start;          /* asks for the start (plan --start), kept beside the plan, in its place */
     int64_t patience_us; /* then `done` gets PD_ERR_TIMEOUT, and the plan is only kept; 0 = two minutes */
     /* PD_ERR_INVALID: the document or its data are to blame, and the sentence names the field; other errors
      * say nothing of the document. `plan`: JSON, borrowed. */

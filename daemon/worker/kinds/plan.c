@@ -5,6 +5,9 @@
  * Exit status: 0; 1 for want of memory and the like; 2 for wrong arguments; 3 where the document or its data
  * are to blame, so that another try would end alike. The last line of standard error says why.
  *
+ * With --start: instead, what attention is before the first step, and the time of a step (train_preview), measured by
+ * running the network once on the CPU.
+ *
  * With --roofline [--tflops N] [--tbs N]: instead, what a step moves and multiplies, node by node, and its
  * time at these speeds (790 and 4.3: an H200), as tables. Counted; no device is needed. */
 #include <stdbool.h>
@@ -55,11 +58,13 @@ int worker_plan_main(int argc, char **argv)
                            .state_dir = args_get(argc, argv, "--state")};
     const struct worker_kind *kind;
     double memory = 0;
-    bool roofline = false;
+    bool roofline = false, start = false;
     enum pd_err err;
 
-    for (int i = 0; i < argc; i++)
+    for (int i = 0; i < argc; i++) {
         roofline = roofline || strcmp(argv[i], "--roofline") == 0;
+        start = start || strcmp(argv[i], "--start") == 0;
+    }
     if (args_get(argc, argv, "--memory"))
         memory = strtod(args_get(argc, argv, "--memory"), NULL);
     if (!peak(argc, argv, "--tflops", 1e12, &peaks.flops) || !peak(argc, argv, "--tbs", 1e12, &peaks.bytes))
@@ -83,7 +88,11 @@ int worker_plan_main(int argc, char **argv)
     at.memory_bytes = memory > 0 && memory < 9e18 ? (int64_t)memory : 0;
     at.state_dir = at.state_dir ? at.state_dir : "";
     kind = err == PD_OK ? kind_find((enum job_kind)config->kind) : NULL;
-    if (kind && !kind->plan)
+    if (kind && start && config->kind != JOB_KIND_TRAIN)
+        err = pd_fail(&why, PD_ERR_INVALID, "#/kind: only a job of kind train has a start");
+    else if (kind && start)
+        err = train_preview(config, at.state_dir, roots, at.root_count, at.cache, &out, &why);
+    else if (kind && !kind->plan)
         pd_buf_str(&out, "{}");
     else if (kind)
         err = roofline ? train_count(config, at.state_dir, roots, at.root_count, at.cache, at.memory_bytes,

@@ -206,6 +206,16 @@ PD_NODISCARD enum pd_err train_plan(struct job_config *config, const char *state
                                     const struct data_root *roots, size_t root_count, const char *cache,
                                     int64_t memory_bytes, struct pd_buf *ret_json, struct pd_why *why);
 
+/* What the run will measure at step 0, and how long a step takes, by its own code: on the CPU, on one rank, with the
+ * document's seed and the first samples of its data. One JSON object
+ * {"samples":..,"seed":..,"step_s":..,"threads":..,"layers":[{"norm":..,"logit_std":..,"logit_max":..,"broken":..,
+ *  "logits":{"low":..,"high":..,"counts":[..]}}]}: layers are attention modules, norm is attn/fro, broken formula_broken,
+ * logits the histogram of head 1 over the probe batch; null where the network or its activation has none. Changes
+ * *config. Appends to *ret_json. */
+PD_NODISCARD enum pd_err train_preview(struct job_config *config, const char *state_dir,
+                                       const struct data_root *roots, size_t root_count, const char *cache,
+                                       struct pd_buf *ret_json, struct pd_why *why);
+
 /* What one step of the run moves through memory and multiplies, counted node by node at the given speeds
  * (kernels/graph/roofline.h), as tables for people: no measurement, and no device is needed. Appends to
  * *ret_text. Otherwise as train_plan. */

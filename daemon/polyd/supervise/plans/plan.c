@@ -25,7 +25,7 @@
 #define PLANS_MAX 256 /* asked for and not answered */
 #define SECOND_US INT64_C(1000000)
 
-enum ask { ASK_PLAN, ASK_LIST, ASK_WEIGHTS, ASK_COUNT };
+enum ask { ASK_PLAN, ASK_START, ASK_LIST, ASK_WEIGHTS, ASK_COUNT };
 
 static const struct {
     const char *role, *doing, *answer, *takes; /* words of sentences */
@@ -34,6 +34,7 @@ static const struct {
     int64_t limit_us;                          /* then its process is killed */
 } asks[ASK_COUNT] = {
     [ASK_PLAN] = {"plan", "planning", "plan", "a plan", (size_t)1 << 20, 4, 120 * SECOND_US},
+    [ASK_START] = {"plan", "trying", "start", "measuring the start", (size_t)1 << 20, 1, 60 * SECOND_US},
     [ASK_LIST] = {"data", "listing", "list", "listing the data roots", (size_t)16 << 20, 2, 10 * SECOND_US},
     /* as long as a disk needs to read and write the largest upload */
     [ASK_WEIGHTS] = {"weights", "weights", "answer", "reading the weights", (size_t)16 << 20, 2,
@@ -251,7 +252,7 @@ static void tick(void *self, int64_t now_us)
 
 static void plan_start(struct plans *s, struct plan *p)
 {
-    char *argv[2 * 64 + 9 + SUP_WEIGHTS_ARGS], *roots[64], *cache = NULL, memory[32];
+    char *argv[2 * 64 + 10 + SUP_WEIGHTS_ARGS], *roots[64], *cache = NULL, memory[32];
     struct pd_buf kept;
     struct pd_why why = {""};
     char mark[WORKERS_PATH_MAX + 64];
@@ -302,7 +303,9 @@ static void plan_start(struct plans *s, struct plan *p)
     if (p->ask == ASK_LIST && p->len) {
         argv[argc++] = (char *)"--path";
         argv[argc++] = p->document;
-    } else if (p->ask == ASK_PLAN) {
+    } else if (p->ask == ASK_PLAN || p->ask == ASK_START) {
+        if (p->ask == ASK_START)
+            argv[argc++] = (char *)"--start";
         argv[argc++] = (char *)"--cache";
         argv[argc++] = cache;
         argv[argc++] = (char *)"--state";
@@ -399,7 +402,9 @@ enum pd_err plans_ask(struct plans *s, const struct sup_planning *asked, struct 
         p->patience_us = asked->patience_us;
         p->done = asked->done;
         p->ctx = asked->ctx;
-        snprintf(p->digest, sizeof p->digest, "%s", asked->plan_digest ? asked->plan_digest : "");
+        p->ask = asked->start ? ASK_START : ASK_PLAN;
+        if (asked->plan_digest)
+            snprintf(p->digest, sizeof p->digest, "%s%s", asked->start ? "start:" : "", asked->plan_digest);
     }
     return plan_post(s, p, why);
 }

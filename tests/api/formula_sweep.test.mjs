@@ -1,0 +1,82 @@
+// A list of formulas, from one request to a comparison, a version of a model and its answers.
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import path from 'node:path';
+import { after, before, test } from 'node:test';
+import { Daemon, build, sleep } from './lib.mjs';
+
+const here = existsSync(path.join(build, 'bin/polyd')) && existsSync(path.join(build, 'bin/polyd-worker'));
+const real = { skip: here ? false : 'polyd or polyd-worker is not built', timeout: 300000 };
+const formulas = ['softmax(s)', 's^3/sqrt(n)', 'a*s^3/(1+abs(s))', 'sigmoid(s - log(n))'];
+const sizes = { model: { preset: 'vit_micro', patch: 7 }, data: { dataset: 'digits_gen', split: { rule: 'count', train: 1024, val: 200 } }, train: { epochs: 4, batch: 32, optimizer: { lr: 0.003 } }, resources: { device: 'cpu', threads: 1 } };
+const job = {
+    ...sizes, name: 'four formulas', register: 'best-formula', attention: { formulas, params: { a: { init: '1/n', per: 'head' } } }, diagnostics: { every: 20 },
+    sweep: { metric: 'acc/val', mode: 'max' },
+};
+let host, id;
+
+before(async () => {
+    if (!here)
+        return;
+    host = await Daemon.start();
+    const reply = await host.post('/api/v1/jobs', job);
+    assert.equal(reply.status, 201, reply.text);
+    assert.deepEqual(reply.json.warnings, []);
+    ({ id } = reply.json);
+});
+after(() => host?.stop());
+
+/** Of the run's document, after the job has ended. */
+async function runsOf() {
+    for (;; await sleep(200)) {
+        const { json } = await host.get(`/api/v1/jobs/${id}`);
+        assert.ok(['queued', 'running', 'done'].includes(json.state), json.reason);
+        if (json.state === 'done')
+            break;
+    }
+    const { runs } = (await host.get(`/api/v1/runs?job=${id}`)).json;
+    return Promise.all(runs.map(async run => (await host.get(`/api/v1/runs/${run.id}`)).json));
+}
+
+test('a list of formulas is one job, whose page compares its runs', real, async () => {
+    const runs = await runsOf();
+    assert.deepEqual(runs.map(r => r.document.attention.formula).sort(), [...formulas].sort());
+    for (const { document: { attention } } of runs)
+        assert.deepEqual(Object.keys(attention.params), attention.formula.startsWith('a*') ? ['a'] : [], attention.formula);
+    const sweep = (await host.get(`/api/v1/jobs/${id}/sweep?metric=acc/val`)).json;
+    assert.deepEqual(sweep.axes, [{ pointer: '/attention/formula', values: formulas }]);
+    assert.deepEqual(sweep.table.map(row => row.values['/attention/formula']), formulas);
+    for (const row of sweep.table)
+        assert.ok(row.metrics['acc/val'].mean > 0.2, `${JSON.stringify(row.values)}: ${row.metrics['acc/val'].mean}`);
+    const best = sweep.table.reduce((a, b) => (b.metrics['acc/val'].mean > a.metrics['acc/val'].mean ? b : a));
+    assert.equal(sweep.best.value.mean, best.metrics['acc/val'].mean);
+    // Of the scalar there is a curve for each layer and head, which begins at 1/n.
+    const curves = (await host.get(`/api/v1/jobs/${id}/sweep/curves?key=formula/a/1/1&points=2`)).json.curves;
+    assert.equal(curves.length, 1);
+    assert.ok(Math.abs(curves[0].data[0].mean - 1 / 16) < 1e-6, JSON.stringify(curves[0].data[0]));
+    assert.notEqual(curves[0].data.at(-1).mean, curves[0].data[0].mean);
+});
+
+test('the best of a list becomes a version of a model, which answers', real, async () => {
+    await runsOf();
+    while ((await host.get('/api/v1/models/best-formula/versions/1')).status !== 200)
+        await sleep(50);
+    const loaded = await host.post('/api/v1/models/best-formula/versions/1/load', undefined);
+    assert.equal(loaded.json.state, 'READY', loaded.text);
+    let right = 0;
+    for (let k = 0; k < 20; k++) {
+        const { pixels } = JSON.parse(execFileSync(path.join(build, 'bin/polyd-worker'), ['digit', String(7000 + k), String(k % 10)], { encoding: 'utf8' }));
+        const reply = await host.post('/v2/models/best-formula/infer', { inputs: [{ name: 'image', shape: [1, 1, 28, 28], datatype: 'UINT8', data: pixels }] });
+        assert.equal(reply.status, 200, reply.text);
+        right += reply.json.outputs.find(o => o.name === 'class').data[0] === k % 10;
+    }
+    assert.ok(right >= 10, `${right} of 20 digits that no training has seen`);
+});
+
+test('a wrong formula of a list is named by its place and its character', real, async () => {
+    const reply = await host.post('/api/v1/jobs', { ...job, attention: { formulas: ['softmax(s)', 's^3/sqrt(n'], params: {} } });
+    assert.equal(reply.status, 422);
+    assert.deepEqual(reply.json.errors.map(e => e.pointer), ['#/attention/formulas/1']);
+    assert.match(reply.json.errors[0].detail, /character 11/);
+});

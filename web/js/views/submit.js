@@ -3,6 +3,7 @@ import { getJob, getRun, isAbort, listFields, listModels } from '../api.js';
 import { fill, h, icon, message, toast } from '../dom.js';
 import { example, pretty } from '../example.js';
 import { bytes, count } from '../format.js';
+import { formulaBox } from '../formula/box.js';
 import { submitJob, tryJob } from '../jobs.js';
 import { lineOf, stretchOf } from '../pointer.js';
 import { quickForm } from '../quick.js';
@@ -77,18 +78,20 @@ export function submitView(context) {
     /** @type {any} */
     let plan = null;
 
-    const quick = quickForm(() => {
+    const read = () => {
         try {
             return JSON.parse(editor.value);
         } catch {
             return undefined;
         }
-    }, document => put(pretty(document)));
+    };
+    const quick = quickForm(read, document => put(pretty(document)));
+    const formula = formulaBox(read, document => put(pretty(document)), signal);
 
     const el = h('div', null, h('p', { class: 'small' }, h('a', { href: '#/' }, '← Runs')),
         h('div', { class: 'head' }, h('div', null, h('h1', null, 'New job'), h('p', { class: 'sub' }, 'A job is a JSON document. It is checked as you write; nothing starts before you submit it.')),
             h('div', { class: 'row' }, start, tidy, submit)),
-        h('div', { class: 'write' }, h('div', { class: 'stack' }, quick.el, h('div', { class: 'card editor-box' }, lines, h('div', { class: 'editor-stack' }, paint, editor)), verdict),
+        h('div', { class: 'write' }, h('div', { class: 'stack' }, quick.el, formula.el, h('div', { class: 'card editor-box' }, lines, h('div', { class: 'editor-stack' }, paint, editor)), verdict),
             h('aside', { class: 'card stack fields-box', 'aria-label': 'What each setting means' }, h('div', { class: 'search' }, icon('search'), find), list)));
 
     function number() {
@@ -173,6 +176,7 @@ export function submitView(context) {
     /** @param {any} answer */
     function good(answer) {
         ({ plan } = answer);
+        formula.tried(answer);
         const { queue } = answer;
         fill(verdict, h('div', { class: 'card pad stack' },
             h('p', null, h('b', { class: 'good' }, 'Valid.'), ` ${count(answer.runs)} run${answer.runs === 1 ? '' : 's'}${answer.points > 1 ? ` (${count(answer.points)} combinations${answer.trials > 1 ? ` × ${answer.trials} trials` : ''})` : answer.trials > 1 ? ` (${answer.trials} trials)` : ''}; ${
@@ -195,6 +199,7 @@ export function submitView(context) {
         clearTimeout(timer);
         wrong = [];
         quick.show();
+        formula.show();
         const mine = ++turn;
         key = '';
         try {

@@ -1,6 +1,6 @@
 // A job of several runs: what each combination of its sweep reached, as a curve with deviations, as a table with its
 // trials, and over the steps of training.
-import { isAbort, listRuns, steerJob } from '../api.js';
+import { isAbort, listRuns, listSeries, steerJob } from '../api.js';
 import { awayButtons } from '../away.js';
 import { Chart } from '../chart.js';
 import { ask, bones, failedBox, fill, h, icon, message, setText, stateBox, toast } from '../dom.js';
@@ -68,19 +68,22 @@ export function sweepView(context) {
     const plotHead = h('div', { class: 'chart-head' });
     const table = h('div', { class: 'card scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Results' });
     const curvesPlace = h('div', { class: 'stack' });
+    const scalarsPlace = h('div', { class: 'stack' });
     const controls = h('div', { class: 'toolbar' }, h('label', { class: 'inline' }, 'Metric', metricPick), h('label', { class: 'inline' }, 'Against', axisPick),
         h('label', { class: 'inline' }, 'Differences from', basePick),
         h('label', { class: 'inline' }, openBox, 'Count unfinished runs'));
     const analysis = analysisSection({ id, context, say: values => say(values), both: (about, mean, sd) => both(about, mean, sd) });
-    const content = h('div', { class: 'stack-l' }, progress, tiles, controls, h('h2', { class: 'hidden' }, 'Results'), h('section', { class: 'card chart' }, plotHead, plot), analysis.el, h('h2', null, 'Combinations'), table, curvesPlace);
+    const content = h('div', { class: 'stack-l' }, progress, tiles, controls, h('h2', { class: 'hidden' }, 'Results'), h('section', { class: 'card chart' }, plotHead, plot), analysis.el, h('h2', null, 'Combinations'), table, curvesPlace, scalarsPlace);
     const place = h('div', null, h('div', { class: 'card' }, bones(8)));
     const el = h('div', null, h('p', { class: 'small' }, h('a', { href: '#/sweeps' }, '← Sweeps')),
         h('div', { class: 'head' }, h('div', null, h('div', { class: 'row' }, title, badge), sub), actions), place);
 
-    const look = new LookBar(context, { look: style => chart?.restyle({ ...style, axis: 'step' }), range: () => {} });
+    const look = new LookBar(context, { look: style => [chart, ...scalarCharts.values()].forEach(c => c?.restyle({ ...style, axis: 'step' })), range: () => {} });
     look.smoothing.hidden = look.axisBox.hidden = true; // of means, against the step
     /** @type {Chart | null} */
     let chart = null;
+    /** Of learned scalars, by name. @type {Map<string, Chart>} */
+    const scalarCharts = new Map();
 
     metricPick.addEventListener('change', () => {
         metric = metricPick.value;
@@ -349,6 +352,45 @@ export function sweepView(context) {
             table.append(h('p', { class: 'muted small pad' }, `500 of ${count(rows.length)} combinations; the CSV has all.`));
     }
 
+    /**
+     * @param {Awaited<ReturnType<typeof readSweepCurves>>[number]} curve
+     * @param {string} key
+     * @param {string} name
+     * @param {number} ink
+     */
+    const lineOf = (curve, key, name, ink) => ({
+        key: `${curve.point}:${key}`, name, ink, exact: true, points: curve.data.reduce((n, d) => n + d.n, 0),
+        buckets: curve.data.filter(d => d.mean !== null).map(d => ({ first: d.x, last: d.x, time: d.x, mean: d.mean, count: d.n, nonfinite: 0,
+            min: /** @type {number} */ (d.mean) - (d.sd ?? 0), max: /** @type {number} */ (d.mean) + (d.sd ?? 0) })),
+    });
+
+    /** Learned scalars of the formulas that are compared, each in each layer. @param {number[]} points */
+    async function drawScalars(points) {
+        if (!sweep?.axes.some(swept => ['/attention/formula', '/attention'].includes(swept.pointer)))
+            return;
+        /** Layers by scalar. @type {Map<string, Set<string>>} */
+        const found = new Map();
+        for (const row of sweep.table.filter(r => points.includes(r.point) && r.trials.length > 0))
+            for (const { key } of await listSeries(row.trials[0].run_id, signal)) {
+                const [, scalar, layer] = /^formula\/([^/]+)\/(\d+)$/.exec(key) ?? [];
+                if (scalar)
+                    found.set(scalar, (found.get(scalar) ?? new Set()).add(layer));
+            }
+        for (const [scalar, layers] of found) {
+            const curves = (await Promise.all([...layers].sort((a, b) => Number(a) - Number(b)).map(async layer => (await readSweepCurves(id, { key: `formula/${scalar}/${layer}`, x: 'step', points, buckets: 200, open: true }, signal))
+                .filter(curve => curve.data.length > 0).map(curve => ({ curve, layer }))))).flat();
+            let one = scalarCharts.get(scalar);
+            if (!one) {
+                const key = `formula/${scalar}`, panel = { id: key, title: `${scalar} over training`, metric: { ...describe(`${key}/1`), exact: true }, keys: [key], layered: false };
+                one = new Chart(panel, { ...look.look, axis: 'step' }, { signal, zoom: () => {}, pan: () => {}, more: () => {}, began: () => 0, epoch: () => 1, name: `sweep-${id}-${scalar}` });
+                scalarCharts.set(scalar, one);
+            }
+            one.show(curves.map(({ curve, layer }, i) => lineOf(curve, `formula/${scalar}/${layer}`, `${say(curve.values)}, layer ${layer}`, i)).filter(curve => curve.buckets.length > 0));
+        }
+        if (found.size > 0 && !scalarsPlace.hasChildNodes())
+            fill(scalarsPlace, h('h2', null, 'Learned scalars'), [...scalarCharts.values()].map(c => c.el));
+    }
+
     async function drawCurves() {
         if (!sweep || !metric)
             return;
@@ -374,11 +416,8 @@ export function sweepView(context) {
                 chart = new Chart(panel, { ...look.look, axis: 'step' }, { signal, zoom: () => {}, pan: () => {}, more: () => {}, began: () => 0, epoch: () => 1, name: `sweep-${id}` });
                 fill(curvesPlace, h('div', { class: 'row' }, h('h2', { class: 'grow' }, 'Over training'), h('span', { class: 'muted small' }, points.length < (sweep?.table.length ?? 0) ? `the best ${points.length} combinations` : '')), look.el, chart.el);
             }
-            chart.show(curves.map((curve, i) => ({
-                key: `${curve.point}:${metric}`, name: say(curve.values), ink: i, exact: true, points: curve.data.reduce((n, d) => n + d.n, 0),
-                buckets: curve.data.filter(d => d.mean !== null).map(d => ({ first: d.x, last: d.x, time: d.x, mean: d.mean, count: d.n, nonfinite: 0,
-                    min: /** @type {number} */ (d.mean) - (d.sd ?? 0), max: /** @type {number} */ (d.mean) + (d.sd ?? 0) })),
-            })).filter(curve => curve.buckets.length > 0));
+            chart.show(curves.map((curve, i) => lineOf(curve, metric, say(curve.values), i)).filter(curve => curve.buckets.length > 0));
+            await drawScalars(points);
         } catch (error) {
             if (!isAbort(error))
                 fill(curvesPlace, h('p', { class: 'note', data: { tone: 'bad' } }, message(error)));

@@ -78,6 +78,13 @@ static const struct {
                "the whole row"},
     {"cumprod", "products along a row (stick-breaking) depend on the other keys' order; there are rowsum(x) "
                 "and rowmax(x)"},
+    {"s1",
+     "there is one matrix of logits, s: differential attention takes the softmax of two, and no network here "
+     "has a second; relu(softmax(s) - a/ni) takes small weights away from one"},
+    {"s2",
+     "there is one matrix of logits, s: differential attention takes the softmax of two, and no network here "
+     "has a second; relu(softmax(s) - a/ni) takes small weights away from one"},
+    {"sima", "SimA is a feature map of q and k, no function of the logit: take the activation 'sima'"},
     {"softmax1", "write exp(s)/(1+rowsum(exp(s)))"},
     {"rowmean", "write rowsum(x)/ni"},
     {"mean", "write rowsum(x)/ni"},

@@ -86,3 +86,37 @@ test('a run whose worker was killed goes on from its last checkpoint', { timeout
     const run = await holds(id, job);
     assert.equal(run.attempts, 2);
 });
+
+/** Scalars of each kind: of the heads, of the whole model, of a layer; two are trained in another form. */
+const scalars = more => merge(long(), merge({ model: { depth: 2 }, train: { steps: 24, keep: { best: 0, latest: 50 } }, attention: { activation: 'formula', formula: 'c*s^3/(a+abs(s)) + b*s/n', dropout: 0.2,
+    params: { a: { init: 1, per: 'head', form: 'softplus' }, b: { init: 0.1, per: 'global' }, c: { init: '1/sqrt(n)', per: 'layer', form: 'log' } } } }, more ?? {}));
+/** Parameters, averages and the optimiser's states of all checkpoints that both runs keep, by bits. */
+function sameBits(a, b) {
+    const steps = [...a.checkpoints.keys()].filter(step => b.checkpoints.has(step));
+    assert.ok(steps.includes(24) && steps.length > 3);
+    for (const step of steps) {
+        const [x, y] = [a, b].map(({ checkpoints }) => checkpoints.get(step).tensors);
+        assert.deepEqual([...x.keys()], [...y.keys()]);
+        for (const [name, tensor] of x)
+            assert.deepEqual(y.get(name), tensor, `${name} at step ${step}`);
+    }
+    assert.ok([...a.checkpoints.get(24).tensors.keys()].filter(name => /formula_[abc]/.test(name)).length >= 5);
+}
+
+test('a formula with three scalars: two runs, two threads, and a run that was killed have the same bits; two ranks agree', { timeout: 300000 }, async () => {
+    const plain = await rig.run(scalars());
+    sameBits(plain, await rig.run(scalars()));
+    sameBits(plain, await rig.run(scalars({ resources: { threads: 2 } })));
+    const { run: id } = await rig.daemon.submit(scalars());
+    await reach(id, 8);
+    rig.kill();
+    const killed = await rig.collect(id);
+    assert.equal(killed.run.attempts, 2);
+    sameBits(plain, killed);
+    const ranks = await rig.run(scalars({ resources: { slots: 2 } }));
+    for (const [name, tensor] of plain.checkpoints.get(24).tensors)
+        if (!name.startsWith('polyd.')) {
+            const other = [...ranks.checkpoints.get(24).tensors.get(name).data];
+            [...tensor.data].forEach((v, i) => assert.ok(Math.abs(Number(other[i]) - Number(v)) <= 1e-9 * Math.max(1, Math.abs(Number(v))), `${name}[${i}]: ${other[i]} and ${v}`));
+        }
+});

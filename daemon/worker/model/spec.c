@@ -678,7 +678,7 @@ static bool is_of_function(const char *key)
 const char *model_spec_differs(const struct model_spec *a, const struct model_spec *b)
 {
     for (size_t i = 0; i < FIELDS; i++) {
-        char x[VALUE_SIZE], y[VALUE_SIZE];
+        char x[LONG_SIZE], y[LONG_SIZE];
 
         write_field(a, i, false, x);
         write_field(b, i, false, y);

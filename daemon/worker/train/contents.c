@@ -7,8 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/digest/digest.h"
 #include "daemon/worker/train/exchange.h"
 #include "daemon/worker/train/start.h"
+#include "kernels/formula/formula.h"
 
 #define OWN_ITEMS 24 /* of the metadata, whose text is kept here */
 
@@ -23,6 +25,7 @@ struct contents {
     char own_text[OWN_ITEMS][64];
     size_t own_count;
     char *spec_text, *class_text;
+    char formula_digest[DIGEST_SHA256_HEX_SIZE];
     struct pd_buf tokenizer; /* serialised */
     struct data_st *loaded;  /* rank 0: the checkpoint, until all ranks have what it holds */
 };
@@ -178,6 +181,35 @@ static enum pd_err add_classes(struct contents *c, struct pd_why *why)
     return PD_OK;
 }
 
+/* The formula of the document as it was typed, a built-in too, and the SHA-256 of its normal form. */
+static enum pd_err add_formula(struct contents *c, struct pd_why *why)
+{
+    const struct job_config *config = c->session->config;
+    struct pk_formula_fault fault;
+    struct pk_formula *f = NULL;
+    struct pd_buf text;
+    enum pd_err err;
+
+    if (config->attention.activation != JOB_ACTIVATION_FORMULA)
+        return PD_OK;
+    err = job_formula_parse(config, &f, &fault);
+    if (err != PD_OK)
+        return pd_fail(why, err, "#/attention/formula: %s", fault.text);
+    pd_buf_init(&text, 0);
+    pk_formula_canonical(f, &text);
+    pk_formula_free(f);
+    if (pd_buf_err(&text) == PD_OK)
+        digest_sha256_hex(text.data, text.len, c->formula_digest);
+    else
+        err = pd_fail(why, PD_ERR_NOMEM, "no memory for checkpoints");
+    pd_buf_done(&text);
+    if (err != PD_OK)
+        return err;
+    c->meta[c->meta_count++] = (struct data_st_meta_item){"polyd.formula", config->attention.formula};
+    c->meta[c->meta_count++] = (struct data_st_meta_item){"polyd.formula_sha256", c->formula_digest};
+    return PD_OK;
+}
+
 static enum pd_err list_meta(struct contents *c, struct pd_why *why)
 {
     const struct session *s = c->session;
@@ -204,7 +236,8 @@ static enum pd_err list_meta(struct contents *c, struct pd_why *why)
              (double)d->mean[1], (double)d->mean[2]);
     add_meta(c, "polyd.data.std", d->channels == 3 ? "%.9g,%.9g,%.9g" : "%.9g", (double)d->std[0],
              (double)d->std[1], (double)d->std[2]);
-    return add_classes(c, why);
+    err = add_formula(c, why);
+    return err == PD_OK ? add_classes(c, why) : err;
 }
 
 enum pd_err contents_open(const struct session *s, struct trainer *t, struct contents **ret,

@@ -51,7 +51,7 @@ export function formulaBox(read, write, signal) {
     const tiles = h('dl', { class: 'tiles' });
     const norm = h('div', { class: 'stack' });
     const texts = h('div', { class: 'stack' });
-    const known = h('div', { class: 'stack' }, h('div', { class: 'row' }, h('span', { class: 'grow' }), ranges), h('div', { class: 'formula-charts' }, value.el, slope.el), beneath, norm, h('div', { class: 'card' }, tiles), texts);
+    const known = h('div', { class: 'stack' }, h('div', { class: 'row' }, h('h2', { class: 'grow formula-title' }, 'Before the run'), ranges), h('div', { class: 'formula-charts' }, value.el, slope.el), beneath, norm, h('div', { class: 'card' }, tiles), texts);
     const add = h('button', { type: 'button', class: 'small-button', on: { click: () => put([...entries, { formula: 's^3/(1+abs(s))' }], entries.length) } }, icon('plus'), 'Compare with another formula');
     const shelf = h('div');
     const shelfBox = h('details', { on: { toggle: () => shelfBox.open && fillShelf() } }, h('summary', null, 'Gallery: 25 published formulas'), shelf);
@@ -325,7 +325,7 @@ export function formulaBox(read, write, signal) {
                 const entry = () => ({ formula: f.formula, ...Object.keys(f.params).length > 0 ? { params: f.params } : {} });
                 return h('li', null, h('b', null, f.name), h('code', null, f.formula), h('span', { class: 'small' }, f.text), h('span', { class: 'muted small' }, f.source, f.causal ? ' · for texts' : ''), h('span', { class: 'row' },
                     h('button', { type: 'button', class: 'small-button', 'aria-label': `Use ${f.name}`, on: { click: () => put(entries.length > 0 ? entries.map((e, i) => (i === chosen ? entry() : e)) : [entry()]) } }, 'Use'),
-                    entries.length > 0 ? h('button', { type: 'button', class: 'small-button', 'aria-label': `Compare with ${f.name}`, on: { click: () => put([...entries, entry()], entries.length) } }, 'Add') : null));
+                    entries.length > 0 ? h('button', { type: 'button', class: 'small-button', 'aria-label': `Add ${f.name}`, on: { click: () => put([...entries, entry()], entries.length) } }, 'Add') : null));
             })));
         } catch (error) {
             gallery = false;

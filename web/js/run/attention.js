@@ -3,6 +3,7 @@
 import { getBlob, getCurves, isAbort, listBlobKeys, listBlobs, listSeries } from '../api.js';
 import { failedBox, fill, h, setText, stateBox, bones } from '../dom.js';
 import { count } from '../format.js';
+import { checkFormula } from '../jobs.js';
 import { describe, parseKey, present } from '../metrics.js';
 import { Picture } from '../picture.js';
 import { isActive } from '../states.js';
@@ -208,8 +209,11 @@ export function attentionPart(page, gone) {
             phi.el.hidden = !c || !countRow;
             if (c && countRow) {
                 const histogram = { counts: c, low: /** @type {number} */ (countRow.meta.lo), high: /** @type {number} */ (countRow.meta.hi) };
+                const formula = await formulaOver(histogram);
+                if (mine !== drawn || gone.aborted)
+                    return;
                 phi.show({
-                    make: width => phiFigure(histogram, { activation, degree: Number(page.resolved.attention?.degree ?? 3), scale: scales.value ?? 1, title: `φ over the logits of ${called}`, width: Math.min(width, 900), ink: colour('s2'), bar: colour('s1') }),
+                    make: width => phiFigure(histogram, { formula, activation, degree: Number(page.resolved.attention?.degree ?? 3), scale: formula ? 1 : scales.value ?? 1, title: `φ over the logits of ${called}`, width: Math.min(width, 900), ink: colour('s2'), bar: colour('s1') }),
                     says: phiSays(histogram),
                 });
             }
@@ -230,6 +234,26 @@ export function attentionPart(page, gone) {
     async function scalesAt() {
         const key = [`scale/c/${view.layer}/${view.head}`, `scale/c/${view.layer}`].find(k => page.series.some(s => s.key === k));
         return { value: key ? await valueAt(key, current()?.step ?? 0) : Number(page.resolved.attention?.c0 ?? 1) };
+    }
+
+    /**
+     * The formula of the run over these logits, its scalars as they were at the step; null: its activation is no formula.
+     * @param {{low: number, high: number}} histogram
+     */
+    async function formulaOver({ low, high }) {
+        const { attention = {}, model = {} } = page.resolved;
+        if (attention.activation !== 'formula' || !(low < high))
+            return null;
+        const found = page.series.map(s => /^formula\/([^/]+)\/\d+$/.exec(s.key)?.[1]).filter(name => name !== undefined);
+        const params = Object.fromEntries(await Promise.all([...new Set(found)].map(async name => {
+            const key = [`formula/${name}/${view.layer}/${view.head}`, `formula/${name}/${view.layer}`].find(k => page.series.some(s => s.key === k));
+            const init = key ? await valueAt(key, current()?.step ?? 0) : null, form = attention.params?.[/** @type {string} */ (name)]?.form;
+            return [name, { ...init === null ? {} : { init }, ...form ? { form } : {} }];
+        })));
+        const keys = tokensOf(page.resolved) ?? 64, heads = Number(model.heads) || 1;
+        const n = typeof attention.n_for_scale === 'number' ? attention.n_for_scale : attention.n_for_scale === 'patches' && model.pool === 'cls' ? keys - 1 : keys;
+        const { samples } = await checkFormula({ formula: attention.formula, params, n: Math.max(1, Math.round(n)), keys, heads, layers: Number(model.depth) || 1, width: Math.max(1, Math.round(Number(model.width) / heads) || 64), causal: model.arch === 'gpt', from: low, to: high, samples: 401 }, gone);
+        return { name: attention.formula, samples };
     }
 
     /** Curves by key, as long as the run has no more steps. @type {Map<string, {count: number, points: [number, number][]}>} */

@@ -170,19 +170,31 @@ export const activations = {
 };
 
 /**
+ * Between the samples of a formula, by straight lines; NaN where it has no value.
+ * @param {{s: number[], value: (number | null)[]}} samples
+ * @param {number} x
+ */
+export function between({ s, value }, x) {
+    const at = Math.min(s.length - 2, Math.max(0, (x - s[0]) / (s[s.length - 1] - s[0]) * (s.length - 1))), i = Math.floor(at), [a, b] = [value[i], value[i + 1]];
+    return a === null || b === null ? NaN : a + (at - i) * (b - a);
+}
+
+/**
  * The activation over the logits that were measured.
  * @param {{counts: ArrayLike<number>, low: number, high: number}} histogram
- * @param {{activation: string, degree: number, scale: number, title: string, width: number, ink: string, bar: string}} how
+ * @param {{activation: string, degree: number, scale: number, title: string, width: number, ink: string, bar: string, formula?: {name: string, samples: {s: number[], value: (number | null)[]}} | null}} how
+ *     `formula`: in place of a built-in activation
  * @returns {Figure}
  */
-export function phiFigure({ counts, low, high }, { activation, degree, scale, title, width, ink, bar }) {
-    const phi = activations[activation] ?? activations.sima, n = counts.length, edge = (/** @type {number} */ i) => low + (high - low) * i / n;
+export function phiFigure({ counts, low, high }, { activation, degree, scale, title, width, ink, bar, formula }) {
+    const phi = formula ? { formula: () => formula.name, of: (/** @type {number} */ x) => between(formula.samples, x) } : activations[activation] ?? activations.sima, n = counts.length, edge = (/** @type {number} */ i) => low + (high - low) * i / n;
     const total = Array.from(counts).reduce((a, b) => a + b, 0) || 1, most = Math.max(...Array.from(counts)) / total || 1;
     const points = Array.from({ length: 201 }, (_, i) => {
-        const x = low + (high - low) * i / 200;
-        return /** @type {[number, number]} */ ([x, scale * /** @type {NonNullable<typeof phi>} */ (phi).of(x, degree)]);
+        const x = low + (high - low) * i / 200, v = scale * /** @type {NonNullable<typeof phi>} */ (phi).of(x, degree);
+        return /** @type {[number, number | null]} */ ([x, Number.isFinite(v) ? v : null]);
     });
-    const least = Math.min(0, ...points.map(([, v]) => v)), top = Math.max(...points.map(([, v]) => v), least + 1e-30);
+    const known = points.map(([, v]) => v).filter(v => v !== null);
+    const least = Math.min(0, ...known), top = Math.max(...known, least + 1e-30);
     const span = top - least;
     return {
         title, width, height: 260,

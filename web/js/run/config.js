@@ -1,6 +1,8 @@
 // The resolved document of a run: every setting with its value, and whether it was submitted, swept, or filled in.
 import { listFields } from '../api.js';
 import { fill, h, icon, setText } from '../dom.js';
+import { builtinWords } from '../formula/words.js';
+import { checkFormula } from '../jobs.js';
 import { kindOf } from '../kinds.js';
 import { Picture } from '../picture.js';
 import { colour } from '../theme.js';
@@ -62,6 +64,24 @@ export function configPart(page, gone) {
         return picture.el;
     }
 
+    /** The run's formula as it was typed, what it runs as, and the digest by which two spellings are one. */
+    function formula() {
+        const { attention } = page.resolved;
+        if (attention?.activation !== 'formula' || !attention.formula)
+            return null;
+        const runs = h('dd', null, '…'), digest = h('dd', { class: 'mono wrap' }, '…');
+        const params = Object.fromEntries(Object.entries(attention.params ?? {}).map(([name, p]) => [name, p.form ? { form: p.form } : {}]));
+        checkFormula({ formula: attention.formula, params, samples: 2, causal: page.resolved.model?.arch === 'gpt' }, gone).then(answer => {
+            fill(runs, attention.recognise === false ? 'its own program: recognising is off' : answer.builtin ? `the built-in ${builtinWords(answer.builtin)}` : 'its own program');
+            fill(digest, answer.digest ?? 'none: the normal form is too long');
+        }).catch(() => { // without an answer the text alone is shown
+            fill(runs, '–');
+            fill(digest, '–');
+        });
+        return h('dl', { class: 'facts inputs' }, h('div', null, h('dt', { class: 'muted small' }, 'Formula as typed'), h('dd', { class: 'mono wrap' }, attention.formula)),
+            h('div', null, h('dt', { class: 'muted small' }, 'It runs as'), runs), h('div', null, h('dt', { class: 'muted small' }, 'SHA-256 of its normal form'), digest));
+    }
+
     return {
         async refresh() {
             if (drawn || !page.job)
@@ -84,7 +104,7 @@ export function configPart(page, gone) {
                 ': the same document gives the same run on the same build.'),
             trained && page.inputs?.program && h('dl', { class: 'facts inputs' },
                 h('div', null, h('dt', { class: 'muted small' }, 'SHA-256 of the data'), h('dd', null, page.inputs.data ? [h('span', { class: 'mono wrap' }, page.inputs.data), page.inputs.dataOf === 'contents' ? ' (of contents)' : ' (of names and sizes)'] : 'none: polyd makes the data, by document and program')),
-                h('div', null, h('dt', { class: 'muted small' }, 'SHA-256 of the program'), h('dd', { class: 'mono wrap' }, page.inputs.program))), block());
+                h('div', null, h('dt', { class: 'muted small' }, 'SHA-256 of the program'), h('dd', { class: 'mono wrap' }, page.inputs.program))), formula(), block());
             try {
                 const { fields } = await listFields(page.signal);
                 meanings = new Map(fields.map(field => [field.pointer, field.meaning]));

@@ -1,0 +1,107 @@
+// A stranger who knows only the page: types four activations, one of them wrong at first, submits the sweep, reads the comparison,
+// and lets the best one name a digit. And the card in every look, empty, full and failed.
+import assert from 'node:assert/strict';
+import path from 'node:path';
+import { after, before, describe, test } from 'node:test';
+
+import { Daemon } from '../lib/daemon.mjs';
+import { axeSource, Browser, findChromium, looks } from './browser.mjs';
+
+const skip = findChromium() === null && 'no Chromium here';
+const formulas = ['softmax(s)', 's^3/sqrt(n)', 'a*s^3/(1+abs(s))', 'sigmoid(s-log(n))'];
+/** A wrong formula is a 422 of both questions that the page asks. */
+const quiet = /422/;
+
+describe('attention by formula', { skip, timeout: 600000 }, () => {
+    /** @type {Daemon} */ let daemon;
+    /** @type {Browser} */ let browser;
+    before(async () => {
+        [daemon, browser] = await Promise.all([Daemon.start(), Browser.start()]);
+    });
+    after(async () => {
+        await browser?.stop();
+        await daemon?.stop();
+    });
+
+    /** No wider than the window, and nothing for axe-core; with POLYD_TEST_PICTURES=1 a picture. */
+    async function see(page, name) {
+        if (process.env.POLYD_TEST_PICTURES)
+            await page.screenshot({ path: path.join(browser.pictures, `${name}.png`), fullPage: true });
+        assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= document.documentElement.clientWidth), `${name}: wider than the window`);
+        if (!await page.evaluate(() => 'axe' in globalThis))
+            await page.evaluate(axeSource);
+        const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ['violations'], rules: { 'target-size': { enabled: true } } }));
+        assert.deepEqual(violations.map(v => `${v.id}: ${v.nodes.map(node => node.target.join(' ')).join(', ')}`), [], name);
+    }
+    const field = (page, i) => page.getByRole('textbox', { name: i === undefined ? 'Formula' : `Formula ${i + 1}`, exact: true });
+
+    test('test_e2e_formula_stranger_compares_four_and_asks_the_best', async () => {
+        const page = await browser.open(`${daemon.url}/`, { quiet });
+        await page.getByRole('link', { name: 'New job' }).first().click();
+        await page.getByText('Attention by formula').click();
+        await page.getByRole('button', { name: 'Type an activation' }).click();
+        /* One typing error on the way: the place is underlined, the sentence names it, and nothing can be submitted. */
+        await field(page).fill('softmax(s');
+        await page.locator('.formula-says', { hasText: 'Character 10' }).waitFor({ timeout: 60000 });
+        assert.equal(await page.locator('.formula-paint .wrong').count(), 1);
+        await page.locator('.note', { hasText: 'character 10' }).first().waitFor({ timeout: 60000 });
+        assert.ok(await page.getByRole('button', { name: 'Submit' }).isDisabled());
+        await field(page).fill('softmax(s)');
+        await page.getByText('Recognised: it runs as the built-in softmax.').waitFor({ timeout: 60000 });
+        for (const [i, text] of formulas.entries()) {
+            if (i === 0)
+                continue;
+            await page.getByRole('button', { name: 'Compare with another formula' }).click();
+            await field(page, i).fill(text);
+        }
+        await page.getByText('Valid.').waitFor({ timeout: 60000 });
+        await page.locator('.quick-field', { hasText: 'Epochs' }).locator('input').fill('3');
+        await page.locator('.quick-field', { hasText: 'Epochs' }).locator('input').blur();
+        await page.getByText(/4 runs \(4 combinations\)/).waitFor({ timeout: 60000 });
+        await page.getByRole('button', { name: 'Submit' }).click();
+        await page.waitForURL(/#\/jobs\/\d+/);
+        await page.locator('.chip', { hasText: 'Done' }).waitFor({ timeout: 400000 });
+        /* The page compares all four, and draws the learned scalar. */
+        const table = page.getByRole('region', { name: 'Results' });
+        for (const text of formulas)
+            await table.getByText(text, { exact: true }).waitFor();
+        const best = await page.locator('.tile', { hasText: 'Best combination' }).innerText();
+        assert.ok(formulas.some(text => best.includes(text)), best);
+        await page.getByRole('heading', { name: 'a over training' }).waitFor({ timeout: 60000 });
+        assert.equal((await daemon.get(`/api/v1/jobs/${/\d+$/.exec(page.url().split('?')[0])[0]}/sweep`)).runs.succeeded, 4);
+        /* The best one was registered, loads, and names a digit that the page draws. */
+        await page.getByRole('link', { name: 'Models', exact: true }).click();
+        await page.getByRole('link', { name: 'digits-cubic' }).first().click();
+        await page.getByRole('button', { name: /Load version 1/ }).first().click();
+        await page.locator('.pad-canvas').waitFor({ timeout: 60000 });
+        await page.getByRole('button', { name: 'Draw a 0' }).click();
+        await page.getByText(/^\d \([\d.]+ %\)$/).waitFor({ timeout: 60000 });
+        await browser.close(page);
+    });
+
+    for (const look of looks)
+        test(`test_e2e_formula_card_is_clean_on_${look.name}`, async () => {
+            const page = await browser.open(`${daemon.url}/#/submit`, { ...look, bypassCSP: true, quiet });
+            await page.getByText('Attention by formula').click();
+            await see(page, `formula-empty-${look.name}`);
+            await page.getByRole('button', { name: 'Type an activation' }).click();
+            await field(page).fill('1/s');
+            await page.locator('.formula-paint .warned').waitFor({ timeout: 60000 });
+            await field(page).fill('a*s^2/(1+s^2)');
+            await page.getByLabel('init of a').waitFor({ timeout: 60000 });
+            await page.getByText(/measured at step 0/).waitFor({ timeout: 120000 });
+            const take = page.getByRole('button', { name: /^Start a at/ });
+            await take.click();
+            await page.waitForFunction(() => Number(document.querySelector('[aria-label="init of a"]').value) > 0, null, { timeout: 60000 });
+            await page.getByText('Gallery: 25 published formulas').click();
+            await page.getByText('softpick', { exact: true }).waitFor();
+            assert.equal(await page.locator('.gallery li').count(), 25);
+            await page.getByText('As a PyTorch function').click();
+            await page.locator('.formula-text', { hasText: 'def attention_weights' }).waitFor();
+            await see(page, `formula-full-${look.name}`);
+            await field(page).fill('s^');
+            await page.locator('.formula-paint .wrong').waitFor({ timeout: 60000 });
+            await see(page, `formula-wrong-${look.name}`);
+            await browser.close(page);
+        });
+});

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/digest/digest.h"
 #include "daemon/job/internal.h"
 #include "daemon/job/rules.h"
 #include "kernels/base/arena.h"
@@ -183,6 +184,27 @@ enum pd_err job_formula_parse(const struct job_config *g, struct pk_formula **re
     }
     return pk_formula_parse(a->formula, strlen(a->formula), PK_FORMULA_ACTIVATION, job_config_causal(g),
                             params, (int)a->params.count, ret, fault);
+}
+
+enum pd_err job_formula_digest(const struct job_config *g, char out[JOB_DIGEST_SIZE], struct pd_why *why)
+{
+    struct pk_formula_fault fault;
+    struct pk_formula *f = NULL;
+    struct pd_buf text;
+    enum pd_err err = job_formula_parse(g, &f, &fault);
+
+    if (err != PD_OK)
+        return pd_fail(why, err, "#/attention/formula: character %d: %s", fault.at + 1, fault.text);
+    pd_buf_init(&text, 0);
+    pk_formula_canonical(f, &text);
+    pk_formula_free(f);
+    err = pd_buf_err(&text);
+    if (err == PD_OK)
+        digest_sha256_hex(text.data, text.len, out);
+    else
+        (void)pd_fail(why, err, "no memory for the normal form of a formula");
+    pd_buf_done(&text);
+    return err;
 }
 
 bool job_formula_builtin(const struct job_config *g)

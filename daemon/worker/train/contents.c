@@ -7,10 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/digest/digest.h"
 #include "daemon/worker/train/exchange.h"
 #include "daemon/worker/train/start.h"
-#include "kernels/formula/formula.h"
 
 #define OWN_ITEMS 24 /* of the metadata, whose text is kept here */
 
@@ -25,7 +23,7 @@ struct contents {
     char own_text[OWN_ITEMS][64];
     size_t own_count;
     char *spec_text, *class_text;
-    char formula_digest[DIGEST_SHA256_HEX_SIZE];
+    char formula_digest[JOB_DIGEST_SIZE];
     struct pd_buf tokenizer; /* serialised */
     struct data_st *loaded;  /* rank 0: the checkpoint, until all ranks have what it holds */
 };
@@ -185,24 +183,11 @@ static enum pd_err add_classes(struct contents *c, struct pd_why *why)
 static enum pd_err add_formula(struct contents *c, struct pd_why *why)
 {
     const struct job_config *config = c->session->config;
-    struct pk_formula_fault fault;
-    struct pk_formula *f = NULL;
-    struct pd_buf text;
     enum pd_err err;
 
     if (config->attention.activation != JOB_ACTIVATION_FORMULA)
         return PD_OK;
-    err = job_formula_parse(config, &f, &fault);
-    if (err != PD_OK)
-        return pd_fail(why, err, "#/attention/formula: %s", fault.text);
-    pd_buf_init(&text, 0);
-    pk_formula_canonical(f, &text);
-    pk_formula_free(f);
-    if (pd_buf_err(&text) == PD_OK)
-        digest_sha256_hex(text.data, text.len, c->formula_digest);
-    else
-        err = pd_fail(why, PD_ERR_NOMEM, "no memory for checkpoints");
-    pd_buf_done(&text);
+    err = job_formula_digest(config, c->formula_digest, why);
     if (err != PD_OK)
         return err;
     c->meta[c->meta_count++] = (struct data_st_meta_item){"polyd.formula", config->attention.formula};

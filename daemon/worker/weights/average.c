@@ -277,7 +277,8 @@ static enum pd_err list_meta(struct average *a, struct pd_why *why)
     for (size_t i = 0; i < data_st_meta_count(st); i++) {
         const char *value, *key = data_st_meta_at(st, i, &value);
 
-        if (strncmp(key, "polyd.model.", 12) != 0 && strncmp(key, "polyd.data.", 11) != 0)
+        if (strncmp(key, "polyd.model.", 12) != 0 && strncmp(key, "polyd.data.", 11) != 0 &&
+            strncmp(key, "polyd.formula", 13) != 0)
             continue;
         if (a->meta_count == META_MAX)
             return pd_fail(why, PD_ERR_LIMIT, "the first file describes its network with more than %d items",

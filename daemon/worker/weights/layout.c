@@ -42,8 +42,8 @@ static size_t describe(const struct data_st *st, const char *document, struct da
     for (size_t i = 0; i < data_st_meta_count(st); i++) {
         const char *value, *key = data_st_meta_at(st, i, &value);
 
-        if (starts(key, "polyd.model.") || starts(key, "polyd.data.") || !strcmp(key, "polyd.step") ||
-            (!document && !strcmp(key, WEIGHTS_DOCUMENT)))
+        if (starts(key, "polyd.model.") || starts(key, "polyd.data.") || starts(key, "polyd.formula") ||
+            !strcmp(key, "polyd.step") || (!document && !strcmp(key, WEIGHTS_DOCUMENT)))
             to[n++] = (struct data_st_meta_item){key, value};
     }
     if (document)

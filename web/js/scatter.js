@@ -119,8 +119,10 @@ export function scatter(place, { groups, title, xTitle, format, rule = null, log
     const gap = (box.right - box.left) / 64;
     while (shown.length > gap)
         shown = shown.filter((_, i) => i % 2 === 0);
+    // Words have the room between two of them: what does not fit is cut, and the mark itself has the whole.
+    const most = Math.max(4, Math.floor((box.right - box.left) / xs.length / 6.5)), cut = (/** @type {string} */ word) => (word.length > most ? `${word.slice(0, most - 1)}…` : word);
     for (const t of numeric ? shown : xs)
-        svg.append(s('text', { x: place_(t), y: box.bottom + 18, 'text-anchor': 'middle' }, typeof t === 'number' ? number(t) : String(t).slice(0, 18)));
+        svg.append(s('text', { x: place_(t), y: box.bottom + 18, 'text-anchor': 'middle' }, typeof t === 'number' ? number(t) : cut(String(t))));
     svg.append(s('text', { x: (box.left + box.right) / 2, y: height - 6, 'text-anchor': 'middle', class: 'axis-title' }, log ? `${xTitle} (log)` : xTitle));
     if (rule && numeric && rule.at >= first && rule.at <= last)
         svg.append(s('path', { class: 'mark-rule', d: `M${place_(rule.at)} ${box.top}V${box.bottom}` }),

@@ -32,6 +32,10 @@ for plugin in backend_cuda backend_cuda_emulated; do
 done
 
 logs=$(find "$build/kernels/backend/cuda" -name '*.cu.o.ptxas' 2>/dev/null)
+# Without setmaxnreg or with serialised wgmma a kernel of sm 90 is right and slow, and ptxas says so in a line of information.
+if [ -n "$logs" ] && grep -H 'Potential Performance Loss' $logs | sed 's/.*backend_cuda\.dir/FAILED: ptxas on/' | grep .; then
+    failed=1
+fi
 if [ -z "$logs" ]; then
     echo "skipped: no reports of ptxas in $build"
 else

@@ -511,7 +511,7 @@ static inline void pk_wgmma(float (&d)[N / 2], uint32_t a0, uint32_t a1, uint32_
 
 /* ---- waiting ---- */
 
-/* With POLYD_CUDA_SPIN_LIMIT (a build option, on in tests/gpu/run), a wait of more than that many clocks prints the barrier,
+/* With POLYD_CUDA_SPIN_LIMIT (a build option: tests/gpu/run --limit-waits), a wait of more than that many clocks prints the barrier,
  * its parity, block and warp, and aborts the kernel, so that a deadlock ends within seconds and names its place. */
 #ifdef POLYD_CUDA_SPIN_LIMIT
 #include <stdio.h>

@@ -413,9 +413,15 @@ static void paired_html(struct pd_buf *b, const json_t *job)
 
 static void runs_html(struct pd_buf *b, const json_t *job)
 {
-    static const char *const columns[] = {"#run", "#combination", "#trial", "#seed", "state", "#value", NULL};
+    const char *columns[] = {"#run", "#combination", "#trial", "#seed", "state", NULL, NULL};
+    const char *metric = TEXT(job, "metric");
+    char value[320];
     const json_t *run;
     size_t i;
+
+    /* By the metric's key, which says the part of the data. */
+    snprintf(value, sizeof value, "#%s", metric && *metric ? metric : "value");
+    columns[5] = value;
 
     pd_buf_str(b, "<h3>Runs</h3>" WIDE);
     heads(b, columns);

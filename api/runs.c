@@ -8,6 +8,7 @@
 #include "api/rows.h"
 #include "api/server.h"
 #include "daemon/job/job.h"
+#include "daemon/job/kind.h"
 #include "daemon/polyd/store/tx.h"
 #include "kernels/base/clock.h"
 
@@ -732,6 +733,21 @@ static bool checkpoint_row(void *ctx, const struct store_checkpoint *c)
     return true;
 }
 
+/* The metric that ranks a run's checkpoints, or null. */
+static bool ranked_by(void *ctx, const struct store_run *run)
+{
+    struct job_config *config = NULL;
+    const char *key = NULL;
+    bool maximise;
+
+    if (job_kind_info(run->kind)->worker &&
+        job_config_load(run->document, strlen(run->document), &config, NULL) == PD_OK)
+        key = job_config_best_metric(config, &maximise);
+    api_json_kv_str(ctx, "metric", key);
+    job_config_free(config);
+    return false;
+}
+
 void api_run_checkpoints(struct api_req *r)
 {
     int64_t id = api_param_id(r, 0);
@@ -748,6 +764,8 @@ void api_run_checkpoints(struct api_req *r)
     api_json_open(&b, '[');
     err = store_checkpoint_list(store, id, false, checkpoint_row, &b, &why);
     api_json_close(&b, ']');
+    if (err == PD_OK)
+        err = store_run_get(store, id, ranked_by, &b, &why);
     api_json_close(&b, '}');
     api_answer(r, err, &why, &b);
 }

@@ -764,6 +764,7 @@ struct curve_csv {
     struct pd_buf *b;
     const struct curve *curve;
     const json_t *axes;
+    const char *key;
 };
 
 static void curve_csv_point(void *ctx, const struct api_curve_point *p)
@@ -779,13 +780,14 @@ static void curve_csv_point(void *ctx, const struct api_curve_point *p)
     api_csv_num(c->b, p->least, !p->across.n);
     api_csv_num(c->b, p->most, !p->across.n);
     api_csv_int(c->b, p->nonfinite);
+    api_csv_str(c->b, c->key);
     api_csv_line(c->b);
 }
 
 static enum pd_err curves_csv(struct store *store, struct pd_buf *b, struct curves *c,
                               const struct api_curve_query *q, const json_t *axes, struct pd_why *why)
 {
-    static const char *const heads[] = {"n", "mean", "sd", "min", "max", "nonfinite"};
+    static const char *const heads[] = {"n", "mean", "sd", "min", "max", "nonfinite", "metric"};
     enum pd_err err = PD_OK;
 
     api_csv_str(b, "point");
@@ -795,7 +797,7 @@ static enum pd_err curves_csv(struct store *store, struct pd_buf *b, struct curv
         api_csv_str(b, heads[i]);
     api_csv_line(b);
     for (int i = 0; err == PD_OK && i < c->count; i++) {
-        struct curve_csv one = {.b = b, .curve = &c->list[i], .axes = axes};
+        struct curve_csv one = {.b = b, .curve = &c->list[i], .axes = axes, .key = q->key};
 
         err = api_curve(store, q, c->list[i].at, c->list[i].count, curve_csv_point, &one, why);
     }

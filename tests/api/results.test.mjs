@@ -152,7 +152,7 @@ test('the sweep as CSV: table, runs, curves', async () => {
     assert.equal(runs[0], 'point,/attention/k,trial,run,seed,state,outcome,acc/val');
     assert.deepEqual([runs[1], runs[9]], ['0,0.01,0,1,5,ended,succeeded,0.5', '2,100,2,9,7,queued,,']);
     const curves = (await host.get('/api/v1/jobs/1/sweep/export?what=curves&key=acc/val&point=2')).text.trim().split('\n');
-    assert.deepEqual(curves, ['point,/attention/k,step,n,mean,sd,min,max,nonfinite', '2,100,10,1,0.3,,0.3,0.3,0', '2,100,20,1,0.4,,0.4,0.4,0']);
+    assert.deepEqual(curves, ['point,/attention/k,step,n,mean,sd,min,max,nonfinite,metric', '2,100,10,1,0.3,,0.3,0.3,0,acc/val', '2,100,20,1,0.4,,0.4,0.4,0,acc/val']);
     for (const query of ['what=all', 'what=table&key=a', 'what=curves'])
         assert.equal((await host.get(`/api/v1/jobs/1/sweep/export?${query}`)).status, 400, query);
     assert.equal((await host.get('/api/v1/jobs/77/sweep/export')).status, 404);

@@ -101,7 +101,7 @@ describe('the analysis of a sweep', { skip, timeout: 240000 }, () => {
         await card.getByRole('button', { name: /: save$/ }).click();
         const [download] = await Promise.all([page.waitForEvent('download'), card.getByRole('button', { name: 'CSV' }).click()]);
         const lines = (await readFile(await download.path(), 'utf8')).trim().split('\n').map(line => line.split(','));
-        assert.deepEqual(lines[0], ['group', 'attention.k', 'mean', 'sd', 'n']);
+        assert.deepEqual(lines[0], ['group', 'attention.k', 'mean acc/val', 'sd', 'n']);
         lines.slice(1).forEach((line, i) => {
             assert.equal(Number(line[1]), panels[1].points[i].x);
             assert.ok(Math.abs(Number(line[2]) - mean(panels[1].points[i].values)) < 1e-9);

@@ -277,7 +277,7 @@ export async function getLog(id, part, signal) {
  */
 export async function listCheckpoints(id, signal) {
     const raw = await json(`/api/v1/runs/${encodeURIComponent(id)}/checkpoints`, { signal });
-    return raw.checkpoints.map((/** @type {any} */ c) => ({ ...c, value: toNumber(c.value) }));
+    return raw.checkpoints.map((/** @type {any} */ c) => ({ ...c, value: toNumber(c.value), metric: raw.metric }));
 }
 
 /**

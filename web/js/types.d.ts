@@ -128,6 +128,8 @@ export interface Checkpoint {
     bytes: number;
     digest: string;
     value: number | null;
+    /** By which it is ranked. */
+    metric: string | null;
     attempt: number;
     created: string;
 }

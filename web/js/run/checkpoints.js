@@ -37,9 +37,7 @@ export function checkpointsPart(page, gone) {
                     fill(page.place, h('div', { class: 'card' }, stateBox('empty', 'No checkpoints', 'A run saves its state now and then and when it ends.')));
                     return;
                 }
-                // What a checkpoint is ranked by has a name.
-                const ranked = ['acc/val', 'loss/val'].find(key => page.series.some(s => s.key === key));
-                const ranks = ranked ? fullTitle(ranked) : 'Validation';
+                const ranks = list[0].metric ? fullTitle(list[0].metric) : 'Value';
                 for (const step of chosen) // some are deleted while a run goes on
                     if (!list.some(c => c.step === step))
                         chosen.delete(step);

@@ -119,7 +119,7 @@ export function analysisSection({ id, context, say, both }) {
                 return;
             }
             const root = a.axis === '/attention/k' && panel.tokens ? { at: Math.sqrt(panel.tokens), word: `√N = ${number(Math.sqrt(panel.tokens))}` } : null;
-            at.figure = scatter(at.place, { groups: [{ name: '', marks }], title: `${a.metric} against ${name}, ${titleOf(panel)}`, xTitle: nameOf(a.axis), log: a.log, height: 240, rule: root,
+            at.figure = scatter(at.place, { groups: [{ name: '', marks }], title: `${a.metric} against ${name}, ${titleOf(panel)}`, xTitle: nameOf(a.axis), yTitle: `mean ${a.metric}`, log: a.log, height: 240, rule: root,
                 format: v => (about.unit === 'share' ? `${+(v * 100).toFixed(2)} %` : present(about, v)), shades: shadesOf(panel), gone: goneOf(panel) });
         };
         fill(at.text, bestWords(panel, name), ' ', rangeWords(panel));

@@ -248,7 +248,7 @@ export function sweepView(context) {
             }]);
         }
         const named = [...groups].map(([name, marks]) => ({ name, marks }));
-        figure = scatter(plot, { groups: named.slice(0, 14), title: `${metric} against ${nameOf(axis)}`, xTitle: axis ? nameOf(axis) : '', format: v => (about.unit === 'share' ? `${+(v * 100).toFixed(2)} %` : present(about, v)), rule: rootOfN(), ...analysis.extra(axis) });
+        figure = scatter(plot, { groups: named.slice(0, 14), title: `${metric} against ${nameOf(axis)}`, xTitle: axis ? nameOf(axis) : '', yTitle: `mean ${metric}`, format: v => (about.unit === 'share' ? `${+(v * 100).toFixed(2)} %` : present(about, v)), rule: rootOfN(), ...analysis.extra(axis) });
         if (named.length > 14)
             plot.append(h('p', { class: 'muted small' }, `${named.length - 14} more lines are in the table.`));
     }

@@ -8,7 +8,9 @@
  * 1024). deit_ti, vit_s16, vit_b16: image 224, patch 16, batch 256. gpt2: 124M, T 1024, batch 16, vocabulary
  * 50304. tiny: 4 x 64 x 2, image 28, patch 7, batch 64, where starting kernels is what takes the time. swin_t,
  * xcit_s12: image 224, batch 8, without stochastic depth. pinn: the PINNsformer of 453,561 parameters on 51 x 51 points
- * of the convection equation; pinn_micro: 33,641, on 21 x 21.
+ * of the convection equation; pinn_micro: 33,641, on 21 x 21. nystrom: the Nystromformer of the Long Range Arena on ListOps,
+ * 2000 tokens padded to 2048, 128 landmarks, six steps of the pseudo-inverse, batch 32, dropout 0.1; nystrom1k and
+ * nystrom4k: half and twice as long.
  *
  * One step is forward, backward, clipping (gpt) and AdamW, of --parts batches one after the other; of a PINNsformer one evaluation
  * of loss and gradient, as its line search asks for it. Prints one
@@ -22,8 +24,8 @@
  * seconds, so that another program can take turns on the same device. The line comes at the end of input.
  * --profile prints the CPU time by op.
  * --keep keeps every activation; otherwise cheap ones are computed again where that makes the plan smaller.
- * --dump runs no step: it writes initial weights, input, target, loss and every gradient to FILE (safetensors), for a
- * peer to be held to. fp64 is for this alone: it shows that a peer computes the same function, where f32 also has
+ * --dump runs no step: it writes initial weights, input, target, loss and every gradient, without dropout, to FILE
+ * (safetensors), for a peer to be held to. fp64 is for this alone: it shows that a peer computes the same function, where f32 also has
  * rounding.
  *
  * --roofline runs nothing and needs no device: it counts what a step of PARTS batches moves and computes, and
@@ -231,6 +233,24 @@ static void language(struct bench *b, int width, int depth, int heads, int vocab
     b->train.clip_norm = 1;
 }
 
+static void sequences(struct bench *b, int context)
+{
+    struct model_spec *s = &b->spec;
+
+    s->arch = &model_nystrom;
+    s->width = 64, s->depth = 2, s->heads = 2, s->mlp_width = 128, s->norm_eps = 1e-5;
+    s->vocab = 32, s->classes = 10, s->context = context;
+    s->pos = true;
+    s->pool = MODEL_POOL_MEAN;
+    s->landmarks = 128, s->conv_kernel = 35, s->pinv_iterations = 6;
+    s->zero_pads = true;
+    s->init = MODEL_INIT_KAIMING;
+    s->dropout = b->dump ? 0 : 0.1;
+    s->attention.n_for_scale = context;
+    b->train.batch = b->batch ? b->batch : 32;
+    b->train.context = context;
+}
+
 static void choose(struct bench *b)
 {
     if (strcmp(b->model, "vit") == 0)
@@ -251,6 +271,12 @@ static void choose(struct bench *b)
         equation(b, 32, 256, 512, 51);
     else if (strcmp(b->model, "pinn_micro") == 0)
         equation(b, 16, 64, 128, 21);
+    else if (strcmp(b->model, "nystrom") == 0)
+        sequences(b, 2048);
+    else if (strcmp(b->model, "nystrom1k") == 0)
+        sequences(b, 1024);
+    else if (strcmp(b->model, "nystrom4k") == 0)
+        sequences(b, 4096);
     else if (strcmp(b->model, "gpt") == 0)
         language(b, 384, 6, 6, 50257, 256, 8);
     else if (strcmp(b->model, "gpt1k") == 0)
@@ -279,7 +305,7 @@ static void fill(struct bench *b)
     struct bench_leaves *l = &b->leaves;
     const float hyper[4] = {1e-4f, 0.1f, 0.05f, 0};
     const double hyper64[4] = {1e-4, 0.1, 0.05, 0};
-    int values = b->spec.arch == &model_gpt ? b->spec.vocab : b->spec.classes;
+    const int64_t context = b->spec.context;
 
     if (b->train.line_rows) {
         fill_points(b);
@@ -289,16 +315,19 @@ static void fill(struct bench *b)
         bench_leaves_put(l, "hyper", b->spec.dtype == PK_F64 ? (const void *)hyper64 : hyper,
                          4 * pk_dtype_size(b->spec.dtype));
     for (int i = 0; i < l->count; i++) {
-        bool ids = strcmp(l->leaf[i].name, "target") == 0 || strcmp(l->leaf[i].name, "input") == 0;
-        const bool pixels = l->leaf[i].dtype == PK_U8;
+        const bool input = strcmp(l->leaf[i].name, "input") == 0, last = strcmp(l->leaf[i].name, "last") == 0,
+                   target = strcmp(l->leaf[i].name, "target") == 0, pixels = l->leaf[i].dtype == PK_U8;
+        const int values = input || !b->spec.classes ? b->spec.vocab : b->spec.classes;
         int32_t *host;
 
-        if (!ids)
+        if (!input && !target && !last)
             continue;
         host = bench_memory(l->leaf[i].bytes);
+        for (size_t k = 0; last && k < l->leaf[i].bytes / sizeof *host; k++)
+            host[k] = (int32_t)((int64_t)k * context + context * 125 / 128 - 1); /* 2000 of 2048 */
         for (size_t k = 0; pixels && k < l->leaf[i].bytes; k++)
             ((uint8_t *)host)[k] = (uint8_t)(k * k * 37 + k / 251);
-        for (size_t k = 0; !pixels && k < l->leaf[i].bytes / sizeof *host; k++)
+        for (size_t k = 0; !pixels && !last && k < l->leaf[i].bytes / sizeof *host; k++)
             host[k] = (int32_t)((uint64_t)k * 7919 % (uint64_t)values);
         bench_leaves_put(l, l->leaf[i].name, host, l->leaf[i].bytes);
         free(host);
@@ -424,8 +453,11 @@ static void dump(struct bench *b, const struct model *model)
     const size_t size = pk_dtype_size(b->spec.dtype);
     const enum data_st_dtype number = b->spec.dtype == PK_F64 ? DATA_ST_F64 : DATA_ST_F32;
     const struct model_spec *s = model_spec(model);
+    const bool tokens = model_reads_tokens(s);
     const struct pk_shape one = PK_SHAPE(1), rows = PK_SHAPE(b->train.batch),
-                          images = PK_SHAPE(b->train.batch, s->channels, s->image_h, s->image_w);
+                          input = tokens
+                                      ? PK_SHAPE(b->train.batch, s->context)
+                                      : PK_SHAPE(b->train.batch, s->channels, s->image_h, s->image_w);
     struct model_store *store = NULL;
     struct pk_graph *graph = NULL;
     struct pk_exec *exec = NULL;
@@ -455,7 +487,10 @@ static void dump(struct bench *b, const struct model *model)
         dump_tensor(&d, "param/", p->name, number, &p->shape, model_store_data(store, i));
         dump_tensor(&d, "grad/", p->name, number, &p->shape, grad);
     }
-    dump_tensor(&d, "", "input", DATA_ST_U8, &images, bench_leaves_find(&b->leaves, "input"));
+    dump_tensor(&d, "", "input", tokens ? DATA_ST_I32 : DATA_ST_U8, &input,
+                bench_leaves_find(&b->leaves, "input"));
+    if (tokens)
+        dump_tensor(&d, "", "last", DATA_ST_I32, &rows, bench_leaves_find(&b->leaves, "last"));
     pd_buf_init(&header, 0);
     bench_check(data_st_header(d.tensor, d.count, NULL, 0, &header, &why), &why);
     f = fopen(b->dump, "wb");
@@ -531,7 +566,7 @@ int main(int argc, char **argv)
     bench_open(b.device, b.threads, &b.api, &b.backend);
     if (b.dump) {
         if (b.spec.arch == &model_gpt || b.train.line_rows || strcmp(b.device, "cpu") != 0 || b.spec.mixed)
-            refuse("--dump is for images, cpu and fp32 or fp64, not", b.model);
+            refuse("--dump is for classifiers, cpu and fp32 or fp64, not", b.model);
         b.leaves.api = b.api;
         b.leaves.backend = b.backend;
         dump(&b, model);

@@ -1,5 +1,4 @@
 /* Several processes train one network: the trajectory is that of one process on the same global batch. */
-#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,18 +26,6 @@ static const char *job(int ranks, const char *attention, const char *train)
     return to;
 }
 #define POLY "\"activation\":\"poly\",\"degree\":3,\"scale\":\"learned\",\"scale_share\":\"head\""
-
-static void close_to(const struct book *want, const struct book *got, double tolerance)
-{
-    assert_int_equal(want->count, got->count);
-    for (size_t i = 0; i < want->count; i++) {
-        const struct point *p = &want->points[i], *q = find(got, p->key, p->step);
-
-        if (!q || fabs(q->value - p->value) > tolerance * fmax(1, fabs(p->value)))
-            fail_msg("%s at step %lld: %.17g and %.17g", p->key, (long long)p->step, p->value,
-                     q ? q->value : (double)NAN);
-    }
-}
 
 static const struct form {
     const char *attention, *train;
@@ -73,7 +60,7 @@ static void test_ranks_make_the_course_of_one_process(void **state)
                 if (run_ranks(ranks, job(ranks, forms[f].attention, train), &many, NULL, &out, &why) != PD_OK)
                     fail_msg("form %zu, %d ranks: %s", f, ranks, why.text);
                 assert_int_equal(out.result, TRAIN_DONE);
-                close_to(&one, &many, forms[f].tolerance);
+                near_points(&one, &many, forms[f].tolerance);
                 close_book(&many);
             }
         close_book(&one);
@@ -155,7 +142,7 @@ static void test_a_checkpoint_is_gone_on_from_by_another_number_of_ranks(void **
             fail_msg("turn %d: %s", i, why.text);
     }
     assert_int_equal(out.result, TRAIN_DONE);
-    close_to(&whole, &pieces, 1e-9);
+    near_points(&whole, &pieces, 1e-9);
     close_book(&whole);
     close_book(&pieces);
 }

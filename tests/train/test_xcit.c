@@ -1,6 +1,5 @@
 /* XCiT in whole runs: stops at random moments leave no trace in parameters, buffers, averages; two ranks normalise by
  * the batch of both. What its numbers are is held against formulas in tests/wiring. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,14 +58,7 @@ static void test_xcit_of_two_ranks_is_that_of_one(void **state)
         clear();
         if (run_ranks(2, job(2, POLY, forms[f]), &two, NULL, &out, &why) != PD_OK)
             fail_msg("%s", why.text);
-        assert_int_equal(one.count, two.count);
-        for (size_t i = 0; i < one.count; i++) {
-            const struct point *p = &one.points[i], *q = find(&two, p->key, p->step);
-
-            if (!q || fabs(q->value - p->value) > 1e-9 * fmax(1, fabs(p->value)))
-                fail_msg("%s: %s at step %lld: %.17g and %.17g", forms[f], p->key, (long long)p->step,
-                         p->value, q ? q->value : (double)NAN);
-        }
+        near_points(&one, &two, 1e-9);
         close_book(&one);
         close_book(&two);
     }

@@ -1,0 +1,79 @@
+/* Nystromformers in whole runs: stops at random moments leave no trace, and two ranks compute what one process does. What
+ * their numbers are is held against formulas in tests/wiring. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/train/rig.h"
+
+static const char *job(int slots, const char *data, const char *more, const char *train)
+{
+    static char text[2][2048];
+    static int next;
+    char *to = text[next++ % 2];
+
+    snprintf(to, sizeof text[0],
+             "{\"model\":{\"preset\":\"nystrom_micro\",\"width\":8,\"depth\":1,\"heads\":2,\"mlp_ratio\":1,"
+             "\"conv_kernel\":5%s},"
+             "\"data\":{%s,\"split\":{\"train\":40,\"val\":11,\"test\":3}},"
+             "\"diagnostics\":{\"every\":5,\"probe_batch\":3},\"resources\":{\"device\":\"cpu\",\"threads\":"
+             "1,\"slots\":%d},"
+             "\"train\":{\"steps\":12,\"batch\":8,\"eval_every\":5,\"checkpoint_every\":{\"steps\":4}%s}}",
+             more, data, slots, train);
+    return to;
+}
+#define LISTOPS "\"dataset\":\"listops_gen\""
+#define SMALL ",\"context\":32,\"landmarks\":4"
+#define PICTURES "\"dataset\":\"pathfinder_gen\""
+#define SIXTEEN ",\"context\":256,\"landmarks\":16"
+#define POLY "},\"attention\":{\"activation\":\"poly\",\"degree\":3,\"scale\":\"learned\""
+
+static void test_nystrom_resume_is_bit_identical_at_random_stops(void **state)
+{
+    (void)state;
+    check_random_stops(job(1, PICTURES, SIXTEEN POLY, ",\"dropout\":0.1"), 6);
+    clear();
+    check_random_stops(job(1, LISTOPS, SMALL, ",\"dropout\":0.1,\"drop_path\":0.2"), 6);
+    clear();
+    check_random_stops(job(1, LISTOPS, SMALL POLY, ",\"accumulation\":2,\"ema\":0.9,\"clip_norm\":0.5"), 3);
+    clear();
+    check_random_stops(job(1, LISTOPS, SMALL, ",\"precision\":\"bf16\""), 2);
+}
+
+static void test_nystrom_of_two_ranks_is_that_of_one(void **state)
+{
+    static const struct {
+        const char *data, *model, *train;
+    } forms[] = {{LISTOPS, SMALL POLY, ",\"dropout\":0.1,\"drop_path\":0.2"},
+                 {LISTOPS, SMALL, ",\"ema\":0.9,\"accumulation\":2"},
+                 {PICTURES, SIXTEEN POLY, ""}};
+
+    (void)state;
+    for (size_t f = 0; f < sizeof forms / sizeof *forms; f++) {
+        struct book one = {0}, two = {0};
+        struct train_outcome out;
+        struct pd_why why;
+        char train[128];
+
+        snprintf(train, sizeof train, ",\"precision\":\"fp64\"%s", forms[f].train);
+        clear();
+        if (run(job(1, forms[f].data, forms[f].model, train), &one, NULL, 1, &out, &why) != PD_OK)
+            fail_msg("form %zu: %s", f, why.text);
+        clear();
+        if (run_ranks(2, job(2, forms[f].data, forms[f].model, train), &two, NULL, &out, &why) != PD_OK)
+            fail_msg("form %zu, two ranks: %s", f, why.text);
+        near_points(&one, &two, 1e-9);
+        close_book(&one);
+        close_book(&two);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_nystrom_resume_is_bit_identical_at_random_stops, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_nystrom_of_two_ranks_is_that_of_one, setup, teardown),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -7,10 +7,15 @@
 #include "daemon/job/internal.h"
 
 /* No path, seed, length or rate: those belong to a run. */
-static const char *const kept[] = {"/data/dataset",           "/data/image_size",
-                                   "/data/context",           "/data/tokenizer",
-                                   "/data/augment/eval_crop", "/data/augment/interpolation",
-                                   "/train/precision",        "/schema"};
+static const char *const kept[] = {"/data/dataset",
+                                   "/data/image_size",
+                                   "/data/context",
+                                   "/data/tokenizer",
+                                   "/data/zero_is_padding",
+                                   "/data/augment/eval_crop",
+                                   "/data/augment/interpolation",
+                                   "/train/precision",
+                                   "/schema"};
 
 /* NULL: there is no such data set. */
 static const struct job_dataset_info *dataset_of(const char *name)
@@ -98,7 +103,7 @@ static bool put_data(json_t *doc, const char *tokenizer)
     const struct job_dataset_info *set;
     json_t *data = json_object_get(doc, "data");
     const struct job_network *net = network_of(json_object_get(doc, "model"));
-    const bool text = net && net->reads == JOB_READS_TEXT;
+    const bool text = net && net->reads == JOB_READS_TEXT, classes = net && net->landmarks;
     char path[80];
     bool ok = true;
 
@@ -109,6 +114,7 @@ static bool put_data(json_t *doc, const char *tokenizer)
     if (ok && !json_object_get(data, "dataset"))
         ok = json_object_set_new(data, "dataset",
                                  json_string(!text       ? "digits_gen"
+                                             : classes   ? (tokenizer ? "text_labels" : "listops_gen")
                                              : tokenizer ? "text"
                                                          : "text_gen")) == 0;
     if (ok && tokenizer)

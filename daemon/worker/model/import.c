@@ -47,6 +47,8 @@ enum pd_err model_spec_from_tensors(const struct job_config *c, const float *mea
     model_fit_data(arch, &info);
     info.classes = extent(&t, arch, &arch->classes);
     info.vocab = extent(&t, arch, &arch->vocab);
+    if (arch->class_id && c->model.pool == JOB_POOL_CLS && info.vocab > 0)
+        info.vocab--; /* the file's table has the class token, of which data know nothing */
     info.channels = extent(&t, arch, &arch->channels);
     info.height = (int32_t)c->data.image_size[0];
     info.width = (int32_t)c->data.image_size[1];

@@ -297,6 +297,8 @@ bool model_reads_tokens(const struct model_spec *s);
 bool model_reads_points(const struct model_spec *s);
 bool model_decodes(const struct model_spec *s);
 /* The equation that the document's data set names. */
+/* Ids that a text may hold: the vocabulary without a class token. */
+int32_t model_text_ids(const struct model_spec *s);
 enum data_equation model_equation(const struct job_config *c);
 
 /* Initial values of parameter i, dense, in host memory of the model's dtype: a pure function of seed and

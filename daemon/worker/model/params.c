@@ -150,6 +150,11 @@ bool model_reads_points(const struct model_spec *s)
     return s->arch->reads == MODEL_READS_POINTS;
 }
 
+int32_t model_text_ids(const struct model_spec *s)
+{
+    return s->vocab - (s->arch->class_id && s->pool == MODEL_POOL_CLS);
+}
+
 bool model_decodes(const struct model_spec *s)
 {
     return s->arch->decode != NULL && !s->classes;

@@ -63,6 +63,51 @@ static enum pd_err read_elements(struct role *r, struct item *it, const struct e
     return PD_OK;
 }
 
+/* Rows of ids, INT32 or INT64. */
+static enum pd_err read_ids(struct role *r, struct item *it, struct pd_why *why)
+{
+    const struct wire_tensor *t = &it->req->tensors[0];
+    const bool wide = strcmp(t->dtype, "INT64") == 0;
+    const size_t size = wide ? sizeof(int64_t) : sizeof(int32_t),
+                 bytes = serve_text_ints(r->model) * sizeof(int32_t);
+    const int64_t most = serve_texts_max(r->model);
+    int64_t *row = NULL;
+    enum pd_err err = PD_OK;
+
+    if (!wide && strcmp(t->dtype, "INT32") != 0)
+        return pd_fail(why, PD_ERR_INVALID, "input 'tokens' is INT32 or INT64, not %s", t->dtype);
+    if (t->rank != 2 || t->shape[0] < 1 || t->shape[0] > most || t->shape[1] < 1 ||
+        (uint64_t)t->shape[1] > t->bytes / size / (uint64_t)t->shape[0] ||
+        t->bytes != (size_t)(t->shape[0] * t->shape[1]) * size)
+        return pd_fail(why, PD_ERR_INVALID,
+                       "input 'tokens' must have the shape [n, tokens], 1 <= n <= %lld, with as many numbers",
+                       (long long)most);
+    row = calloc((size_t)t->shape[1], sizeof *row);
+    if (!row)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for %lld tokens", (long long)t->shape[1]);
+    for (int64_t i = 0; i < t->shape[0] && err == PD_OK; i++) {
+        const char *from = (const char *)t->data + (size_t)(i * t->shape[1]) * size;
+        struct pd_why inner = {""};
+        void *to = pd_buf_reserve(&it->prepared, bytes);
+
+        for (int64_t k = 0; k < t->shape[1]; k++) {
+            int32_t narrow = 0;
+
+            memcpy(wide ? (void *)&row[k] : (void *)&narrow, from + (size_t)k * size, size);
+            if (!wide)
+                row[k] = narrow;
+        }
+        err = to ? serve_ids_read(r->model, row, (size_t)t->shape[1], to, &inner)
+                 : pd_fail(&inner, PD_ERR_NOMEM, "no memory for it");
+        if (err != PD_OK)
+            (void)pd_fail(why, err, "input 'tokens', row %lld: %s", (long long)i, inner.text);
+    }
+    free(row);
+    it->images = t->shape[0];
+    it->sample_bytes = bytes;
+    return err;
+}
+
 static enum pd_err read_texts(struct role *r, struct item *it, struct pd_why *why)
 {
     const struct serve_request *req = it->req;
@@ -74,8 +119,10 @@ static enum pd_err read_texts(struct role *r, struct item *it, struct pd_why *wh
 
     if (err != PD_OK)
         return err;
+    if (req->count == 1 && strcmp(req->tensors[0].name, "tokens") == 0)
+        return read_ids(r, it, why);
     if (req->count != 1 || strcmp(req->tensors[0].name, "text") != 0)
-        return pd_fail(why, PD_ERR_INVALID, "this model takes one input, 'text'");
+        return pd_fail(why, PD_ERR_INVALID, "this model takes one input, 'text' or 'tokens'");
     if (strcmp(req->tensors[0].dtype, "BYTES") != 0)
         return pd_fail(why, PD_ERR_INVALID, "input 'text' is BYTES, not %s", req->tensors[0].dtype);
     return read_elements(r, it, &e, why);

@@ -65,18 +65,29 @@ int64_t serve_texts_max(const struct serve *s)
     return fit < 1 ? 1 : fit < SERVE_TEXTS_MAX ? fit : SERVE_TEXTS_MAX;
 }
 
+/* Positions of one text. */
+static size_t positions_of(const struct serve *s)
+{
+    return (size_t)s->info.positions / (model_spec(s->model)->pairs ? 2 : 1);
+}
+
+static enum pd_err too_many(const struct serve *s, size_t count, struct pd_why *why)
+{
+    return pd_fail(why, PD_ERR_INVALID, "%zu tokens, and the model has %zu positions%s", count,
+                   positions_of(s), model_spec(s->model)->pairs ? " for each text" : "");
+}
+
 /* The tokens of a text; *ret_count: how many. */
 static enum pd_err put_tokens(const struct serve *s, const char *text, size_t len, int32_t *to,
                               int32_t *ret_count, struct pd_why *why)
 {
-    const size_t most = (size_t)s->info.positions / (model_spec(s->model)->pairs ? 2 : 1);
+    const size_t most = positions_of(s);
     struct data_ids ids = {0};
     enum pd_err err = data_tokenizer_encode(s->tokenizer, text, len, false, &ids, why);
 
     /* What averages over all its positions has no use for a beginning of a sequence. */
     if (err == PD_OK && model_spec(s->model)->landmarks && ids.count > most)
-        err = pd_fail(why, PD_ERR_INVALID, "%zu tokens, and the model has %zu positions%s", ids.count, most,
-                      model_spec(s->model)->pairs ? " for each text" : "");
+        err = too_many(s, ids.count, why);
     if (err == PD_OK) {
         *ret_count = (int32_t)(ids.count < most ? ids.count : most);
         if (ids.count)
@@ -102,6 +113,27 @@ enum pd_err serve_text_read(const struct serve *s, const void *text, size_t len,
     return err == PD_OK && tab
                ? put_tokens(s, tab + 1, len - first - 1, to + 1 + s->info.positions / 2, &to[0], why)
                : err;
+}
+
+enum pd_err serve_ids_read(const struct serve *s, const int64_t *ids, size_t count, int32_t *to,
+                           struct pd_why *why)
+{
+    const size_t parts = model_spec(s->model)->pairs ? 2 : 1, each = count / parts, most = positions_of(s);
+    const int32_t known = model_text_ids(model_spec(s->model));
+
+    if (count % parts)
+        return pd_fail(why, PD_ERR_INVALID, "%zu tokens are no two texts of the same length", count);
+    if (each > most)
+        return too_many(s, each, why);
+    for (size_t i = 0; i < count; i++)
+        if (ids[i] < 0 || ids[i] >= known)
+            return pd_fail(why, PD_ERR_INVALID, "id %lld is beyond the vocabulary, whose ids are 0 to %d",
+                           (long long)ids[i], known - 1);
+    memset(to, 0, serve_text_ints(s) * sizeof *to);
+    to[0] = (int32_t)each;
+    for (size_t i = 0; i < count; i++)
+        to[1 + i / (each ? each : 1) * most + i % (each ? each : 1)] = (int32_t)ids[i];
+    return PD_OK;
 }
 
 /* As training does: padding on the right, and one token of it where a text has none. */

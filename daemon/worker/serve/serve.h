@@ -136,6 +136,11 @@ int64_t serve_texts_max(const struct serve *s);
 PD_NODISCARD enum pd_err serve_text_read(const struct serve *s, const void *text, size_t len, int32_t *to,
                                          struct pd_why *why);
 
+/* The same of ids as they are; of a pair the first half of them is the first text. PD_ERR_INVALID: more of them than
+ * positions, an odd number for a pair, or an id that no text may hold. */
+PD_NODISCARD enum pd_err serve_ids_read(const struct serve *s, const int64_t *ids, size_t count, int32_t *to,
+                                        struct pd_why *why);
+
 /* Answers in the order of the samples; each may be NULL. */
 struct serve_scores {
     float *logits;        /* (count, classes) */

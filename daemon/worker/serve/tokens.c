@@ -15,9 +15,9 @@ enum pd_err serve_tokenizer_read(struct serve *s, const struct data_st *st, stru
         return pd_fail(why, PD_ERR_CORRUPT, "the checkpoint's tokenizer is not a sequence of bytes");
     err = t ? data_tokenizer_load(t->data, (size_t)t->bytes, &s->tokenizer, why)
             : data_tokenizer_bytes_new(&s->tokenizer, why);
-    if (err == PD_OK && spec->vocab < data_tokenizer_vocab(s->tokenizer))
+    if (err == PD_OK && model_text_ids(spec) < data_tokenizer_vocab(s->tokenizer))
         err = pd_fail(why, PD_ERR_INVALID, "the model knows %d tokens, its tokenizer (%s) has %d",
-                      spec->vocab, data_tokenizer_kind_name(data_tokenizer_kind(s->tokenizer)),
+                      model_text_ids(spec), data_tokenizer_kind_name(data_tokenizer_kind(s->tokenizer)),
                       data_tokenizer_vocab(s->tokenizer));
     return err;
 }

@@ -295,25 +295,26 @@ static void write_findings(struct pd_buf *out, struct findings *f)
 
 /* ---- what goes beside the tensors ---- */
 
-/* A language model without a tokenizer takes ids. */
+/* A network of tokens without a tokenizer takes ids. */
 static enum pd_err settle_tokenizer(struct import *m, struct pd_why *why)
 {
     enum pd_err err = PD_OK;
+    int32_t ids;
 
     if (!m->spec.vocab) { /* it reads no text */
         m->tokenizer = data_tokenizer_free(m->tokenizer);
         return PD_OK;
     }
+    ids = model_text_ids(&m->spec);
     if (!m->tokenizer && m->o->bytes)
-        return m->spec.vocab >= 256
-                   ? PD_OK
-                   : pd_fail(why, PD_ERR_INVALID, "#/data/tokenizer: bytes are 256, the network knows %d",
-                             m->spec.vocab);
+        return ids >= 256 ? PD_OK
+                          : pd_fail(why, PD_ERR_INVALID,
+                                    "#/data/tokenizer: bytes are 256, the network knows %d", ids);
     if (!m->tokenizer)
-        err = data_tokenizer_ids_new(m->spec.vocab, &m->tokenizer, why);
-    if (err == PD_OK && data_tokenizer_vocab(m->tokenizer) > m->spec.vocab)
+        err = data_tokenizer_ids_new(ids, &m->tokenizer, why);
+    if (err == PD_OK && data_tokenizer_vocab(m->tokenizer) > ids)
         err = pd_fail(why, PD_ERR_INVALID, "the tokenizer has %d tokens, the network knows %d",
-                      data_tokenizer_vocab(m->tokenizer), m->spec.vocab);
+                      data_tokenizer_vocab(m->tokenizer), ids);
     return err == PD_OK ? data_tokenizer_save(m->tokenizer, &m->tokenizer_bytes, why) : err;
 }
 

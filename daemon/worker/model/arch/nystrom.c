@@ -339,7 +339,7 @@ static enum pd_err from_config(const struct job_config *c, struct model_spec *s,
     s->apply = (enum model_apply)c->attention.nystrom_apply;
     s->zero_pads = c->data.zero_is_padding;
     s->pool = c->model.pool == JOB_POOL_CLS ? MODEL_POOL_CLS : MODEL_POOL_MEAN;
-    s->vocab += s->pool == MODEL_POOL_CLS; /* the last id is the class token */
+    s->vocab += s->pool == MODEL_POOL_CLS;
     s->pairs = job_dataset_info((enum job_dataset)c->data.dataset)->pairs;
     return PD_OK;
 }
@@ -394,3 +394,4 @@ const struct model_arch model_nystrom = {
     .vocab = {"model.embeddings.word_embeddings.weight", 0},
     .block = "model.transformer_*",
 };
+    .class_id = true,

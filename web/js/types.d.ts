@@ -158,6 +158,8 @@ export interface Signature {
     vocabulary?: number;
     tokenizer?: string;
     context?: number;
+    /** Whether it reads two texts. */
+    pairs?: boolean;
     equation?: string;
     coefficient?: number;
     domain?: { x: [number, number]; t: [number, number] };

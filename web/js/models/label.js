@@ -1,4 +1,4 @@
-// Which class a classifier of texts gives a text, with the probabilities of the others.
+// Which class a classifier of texts or of sequences of tokens gives one, with the probabilities of the others.
 import { infer, isAbort } from '../api.js';
 import { h, icon, message, setText } from '../dom.js';
 import { bytes, count, number } from '../format.js';
@@ -8,6 +8,32 @@ import { classBars } from './classes.js';
 /** @typedef {import('../types').ModelVersion} ModelVersion */
 
 /**
+ * Ids of tokens as the reader of a text writes them: numbers with blanks or commas between.
+ * @param {string} text
+ */
+function idsOf(text) {
+    return text.split(/[\s,]+/).filter(word => word).map(word => {
+        if (!/^\d{1,15}$/.test(word))
+            throw new Error(`"${word.slice(0, 40)}" is no id: ids of tokens are whole numbers with blanks between, such as 3 17`);
+        return Number(word);
+    });
+}
+
+/**
+ * The input of a request: one text, or a pair of them.
+ * @param {string[]} texts
+ * @param {boolean} asIds
+ */
+function inputOf(texts, asIds) {
+    if (!asIds)
+        return { name: 'text', shape: [1], datatype: 'BYTES', data: [texts.join('\t')] };
+    const rows = texts.map(idsOf), length = Math.max(...rows.map(row => row.length));
+    if (!length)
+        throw new Error('there are no ids');
+    return { name: 'tokens', shape: [1, rows.length * length], datatype: 'INT64', data: rows.flatMap(row => [...row, ...new Array(length - row.length).fill(0)]) }; // id 0 pads the shorter of a pair
+}
+
+/**
  * @param {Model} model
  * @param {ModelVersion} version
  * @param {AbortSignal} signal
@@ -15,42 +41,51 @@ import { classBars } from './classes.js';
  */
 export function labelBox(model, version, signal, context) {
     const { signature } = version;
-    const text = h('textarea', { rows: 6, name: 'text', spellcheck: 'false' }, context.query.get('text') ?? '');
+    const names = signature?.pairs ? ['First text', 'Second text'] : ['Text'], linked = (context.query.get('text') ?? '').split('\t');
+    const texts = names.map((name, i) => h('textarea', { rows: signature?.pairs ? 4 : 6, name: `text-${i + 1}`, spellcheck: 'false' }, (i ? linked.slice(1).join('\t') : signature?.pairs ? linked[0] : linked.join('\t')) ?? ''));
+    const reading = signature?.tokenizer === 'ids' ? null : h('select', { name: 'form' }, h('option', { value: 'text' }, 'text'), h('option', { value: 'ids' }, 'ids of tokens'));
+    if (reading && context.query.get('form') === 'ids')
+        reading.value = 'ids';
+    const asIds = () => !reading || reading.value === 'ids';
     const bars = classBars(signature?.classes ?? 2, signature?.labels);
     const took = h('span', { class: 'muted small' });
     const problem = h('div', { class: 'note', data: { tone: 'bad' }, hidden: true });
-    const go = h('button', { class: 'primary' }, icon('running'), 'Classify the text');
-    const form = h('form', { class: 'stack' }, h('label', { class: 'field' }, h('span', null, 'Text'), text), h('div', { class: 'row' }, go));
+    const go = h('button', { class: 'primary' }, icon('running'), signature?.pairs ? 'Classify the pair' : 'Classify the text');
+    const form = h('form', { class: 'stack' }, names.map((name, i) => h('label', { class: 'field' }, h('span', null, name), texts[i])),
+        h('div', { class: 'row' }, go, reading ? h('label', { class: 'row' }, h('span', null, 'Read as'), reading)
+            : h('span', { class: 'muted small' }, `Ids from 0 to ${count((signature?.vocabulary ?? 1) - 1)} with blanks between: the model has no tokenizer.`)));
     /** @type {AbortController | null} */
     let running = null;
     signal.addEventListener('abort', () => running?.abort());
-    bars.blank('Write or paste a text.');
-    if (text.value) // of the link
+    bars.blank(signature?.pairs ? 'Write or paste two texts.' : asIds() ? 'Write or paste ids of tokens.' : 'Write or paste a text.');
+    if (texts.some(text => text.value)) // of the link
         classify();
 
     form.addEventListener('submit', event => {
         event.preventDefault();
         classify();
     });
-    text.addEventListener('keydown', event => {
-        if (event.key === 'Enter' && (event.ctrlKey || event.metaKey))
-            form.requestSubmit();
-    });
+    for (const text of texts)
+        text.addEventListener('keydown', event => {
+            if (event.key === 'Enter' && (event.ctrlKey || event.metaKey))
+                form.requestSubmit();
+        });
 
     async function classify() {
         running?.abort();
         const mine = new AbortController();
         running = mine;
-        context.setQuery({ text: text.value && text.value.length <= 1500 ? text.value : null });
+        const all = texts.map(text => text.value).join('\t');
+        context.setQuery({ text: all.trim() && all.length <= 1500 ? all : null, form: reading?.value === 'ids' ? 'ids' : null });
         try {
             const began = performance.now();
             const answer = await infer(model.name, version.version, {
-                inputs: [{ name: 'text', shape: [1], datatype: 'BYTES', data: [text.value] }], outputs: ['probabilities', 'label'].map(name => ({ name })),
+                inputs: [inputOf(texts.map(text => text.value), asIds())], outputs: ['probabilities', ...signature?.labels ? ['label'] : []].map(name => ({ name })),
             }, mine.signal);
-            const of = (/** @type {string} */ name) => answer.outputs.find((/** @type {any} */ o) => o.name === name).data;
+            const of = (/** @type {string} */ name) => answer.outputs.find((/** @type {any} */ o) => o.name === name)?.data;
             problem.hidden = true;
             setText(took, `${number(performance.now() - began)} ms round trip`);
-            bars.show(of('probabilities'), of('label')[0]);
+            bars.show(of('probabilities'), of('label')?.[0]);
         } catch (error) {
             if (isAbort(error))
                 return;

@@ -353,8 +353,10 @@ const struct job_field job_fields[] = {
      SAYS("factor c of c s^p, or its initial value if it is learned; 1 without a scale; for a swin, that of "
           "the first stage",
           "kernels/ATTENTION.md#3-scales")},
-    {ROW("/attention/n_valid", JOB_T_BOOL, config.attention.n_valid), DEF("false"), FLAGS(ONLY),
-     SAYS("exclude padding from N", "kernels/ATTENTION.md#4-n")},
+    {ROW("/attention/n_valid", JOB_T_BOOL, config.attention.n_valid), DEF("false"), WITH(job_use_n_valid),
+     SAYS("N of a sequence is the number of its tokens that are not padding: c is multiplied by sqrt(N / that "
+          "number)",
+          "kernels/ATTENTION.md#4-n")},
     {ROW("/attention/qk_norm", JOB_T_BOOL, config.attention.qk_norm),
      RULE(job_rule_qk_norm, "S2-S5: true, else false"),
      SAYS("apply RMSNorm to the queries and keys of each head",
@@ -460,6 +462,11 @@ const struct job_field job_fields[] = {
      WITH(job_use_listops),
      SAYS("minimum length of a generated expression in tokens; at most data.context; 501 in the Long Range "
           "Arena",
+          "daemon/job/JOB.md#sequences")},
+    {ROW("/data/contour", JOB_T_INT, config.data.contour), RANGE(2, 32),
+     RULE(job_rule_contour, "4 of 16 x 16 pixels, 12 of 32 x 32, 20 of 64 x 64"), WITH(job_use_pathfinder),
+     SAYS("dashes of each of the two curves of a generated picture; the ends of shorter curves lie closer "
+          "together",
           "daemon/job/JOB.md#sequences")},
     {ROW("/data/zero_is_padding", JOB_T_BOOL, config.data.zero_is_padding),
      RULE(job_rule_zero_is_padding, "true; text_labels: false"), WITH(job_use_nystrom),

@@ -295,6 +295,7 @@ struct job_data {
     double pde_step, coefficient;
     bool zero_is_padding;      /* id 0 of a sequence that has classes */
     int64_t depth, min_tokens; /* of a generated expression: levels at most, tokens at least */
+    int64_t contour;           /* dashes of a curve of a generated picture */
     struct job_augment augment;
 };
 

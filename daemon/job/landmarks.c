@@ -64,6 +64,9 @@ void job_check_landmarks(struct job_ctx *c)
                       name);
     if (!isnan(a->init_logit_std) && !job_ctx_bad(c, "/attention/init_logit_std"))
         job_ctx_error(c, "/attention/init_logit_std", "is not for a %s", name);
+    if (a->n_valid && a->nystrom_apply == JOB_NYSTROM_APPLY_F1F3 && !job_ctx_bad(c, "/attention/n_valid"))
+        job_ctx_error(c, "/attention/n_valid",
+                      "is not for nystrom_apply F1F3, whose matrices do not all have a factor of N");
     if (a->dropout > 0 && !job_ctx_bad(c, "/attention/dropout"))
         job_ctx_error(c, "/attention/dropout", "a %s has no matrix of tokens to drop from", name);
     if (a->nystrom_apply == JOB_NYSTROM_APPLY_SEPARATE && a->activation == JOB_ACTIVATION_POLY &&

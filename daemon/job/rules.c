@@ -499,6 +499,14 @@ int64_t job_part_of_batch(const struct job_config *g)
     return parts > 0 ? g->train.batch / parts : 0;
 }
 
+json_t *job_rule_contour(struct job_ctx *c)
+{
+    const int64_t whole = llround(sqrt((double)c->g->data.context)),
+                  side = whole * whole == c->g->data.context ? whole : 32;
+
+    return number(c, (double)(side > 16 ? side / 4 + 4 : 4));
+}
+
 json_t *job_rule_zero_is_padding(struct job_ctx *c)
 {
     json_t *v = json_boolean(c->g->data.dataset != JOB_DATASET_TEXT_LABELS);

@@ -19,7 +19,7 @@ struct job_run;
     X(data_context) X(length) X(lr) X(betas) X(weight_decay) X(warmup_steps) X(warmup_epochs) \
     X(warmup_form) X(min_lr) X(clip) X(device) X(precision) X(init) X(eval_every) X(keep_best) \
     X(keep_latest) X(threads) X(tokenizer_path) X(loader_threads) X(head_width) X(coefficient) X(batch) X(schedule) X(start) X(teacher) X(mix_group) \
-    X(zero_is_padding)
+    X(zero_is_padding) X(contour)
 /* clang-format on */
 #define JOB_RULE_DECLARE(name) json_t *job_rule_##name(struct job_ctx *c);
 JOB_RULES(JOB_RULE_DECLARE)
@@ -40,6 +40,7 @@ JOB_RULES(JOB_RULE_DECLARE)
       info->image || job_network(g->model.arch)->landmarks)                                                  \
     X(text, "unless the data are text", info->text && !info->symbols)                                        \
     X(listops, "unless data.dataset is listops_gen", g->data.dataset == JOB_DATASET_LISTOPS_GEN)             \
+    X(pathfinder, "unless data.dataset is pathfinder_gen", g->data.dataset == JOB_DATASET_PATHFINDER_GEN)    \
     X(sequence, "unless the data are sequences", !info->image)                                               \
     X(files, "because polyd generates these data", !info->generated)                                         \
     X(gelu, "unless model.mlp_act is gelu", g->model.mlp_act == JOB_MLP_ACT_GELU)                            \
@@ -59,6 +60,8 @@ JOB_RULES(JOB_RULE_DECLARE)
       "unless attention.activation is poly with scale fixed or learned, sigmoid or relu with an alpha "      \
       "above 0, sigmoid_bias, or a formula",                                                                 \
       uses_n(g))                                                                                             \
+    X(n_valid, "unless model.arch is nystrom and attention.activation poly with scale fixed or learned",     \
+      job_network(g->model.arch)->landmarks && poly(g) && uses_n(g))                                         \
     X(qk_gain, "unless attention.qk_norm is on, with more than one head",                                    \
       g->attention.qk_norm && g->model.heads > 1)                                                            \
     X(form, "unless attention.activation is poly with a degree of 1 or 2, or sima, without dropout",         \

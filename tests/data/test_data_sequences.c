@@ -155,7 +155,7 @@ static int marks_of(const int *pixel, int ret[8])
 
 static void test_pathfinder_marks_of_class_1_are_joined(void **state)
 {
-    const struct data_sequences s = {.kind = DATA_SET_PATHFINDER_GEN, .seed = 3, .context = CELLS};
+    const struct data_sequences s = {.kind = DATA_SET_PATHFINDER_GEN, .seed = 3, .context = CELLS, .contour = 4};
     int judged = 0, ones = 0, zeros = 0, apart = 0;
     struct pd_buf text;
     struct pd_why why;
@@ -260,7 +260,7 @@ static void test_pathfinder_classes_are_not_told_by_counts(void **state)
 {
     static double x[TRAINED + HELD][COUNTS];
     static int class[TRAINED + HELD][2];
-    const struct data_sequences s = {.kind = DATA_SET_PATHFINDER_GEN, .seed = 11, .context = CELLS};
+    const struct data_sequences s = {.kind = DATA_SET_PATHFINDER_GEN, .seed = 11, .context = CELLS, .contour = 4};
     double share, halves;
 
     (void)state;
@@ -275,7 +275,7 @@ static void test_pathfinder_classes_are_not_told_by_counts(void **state)
 
 static void test_pathfinder_needs_a_square(void **state)
 {
-    struct data_sequences s = {.kind = DATA_SET_PATHFINDER_GEN, .context = 250};
+    struct data_sequences s = {.kind = DATA_SET_PATHFINDER_GEN, .context = 250, .contour = 4};
     struct pd_why why;
 
     (void)state;

@@ -427,7 +427,6 @@ static void test_what_is_not_available_is_never_ignored(void **state)
         {"/norm/final", "false"},
         {"/attention/scale_decay", "true"},
         {"/attention/scale_lr_mult", "2"},
-        {"/attention/n_valid", "true"},
         {"/attention/qk_norm", "true"},
         {"/attention/init_logit_std", "0.5"},
         {"/data/augment/flip", "0.5"},

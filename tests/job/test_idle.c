@@ -35,6 +35,9 @@ static const struct {
     {"/model/pinv_start", "\"global_abs\"", GPT, NONE, "unless model.arch is nystrom", NULL},
     {"/data/zero_is_padding", "false", GPT, NONE, "unless model.arch is nystrom", NULL},
     {"/data/depth", "4", GPT, NONE, "unless data.dataset is listops_gen", NULL},
+    {"/attention/n_valid", "true", GPT, "{\"attention\":{\"activation\":\"poly\",\"degree\":3}}",
+     "unless model.arch is nystrom and attention.activation poly with scale fixed or learned", NULL},
+    {"/data/contour", "4", GPT, NONE, "unless data.dataset is pathfinder_gen", NULL},
     {"/data/min_tokens", "4", GPT, NONE, "unless data.dataset is listops_gen", NULL},
     {"/model/gelu", "\"tanh\"", VIT, "{\"model\":{\"mlp_act\":\"relu\"}}", "unless model.mlp_act is gelu",
      NONE},
@@ -261,7 +264,6 @@ static const char *const always[] = {
     "/attention/activation",
     "/attention/c0", /* computed: a given value is replaced, with a warning of its own */
     "/attention/n",  /* likewise */
-    "/attention/n_valid",
     "/attention/qk_norm",
     "/attention/dropout",
     "/data/split/rule",

@@ -20,6 +20,8 @@ const polyXcit = (more = {}, rest = {}) => xcitJob({ attention: { activation: 'p
 const polyNystrom = (more = {}, rest = {}) => nystromJob({ attention: { activation: 'poly', ...more }, ...rest });
 /** Batches of one sample, so that a start of the whole batch is that of one sample's heads; too few steps to forget it. */
 const alone = start => ({ model: { pinv_start: start, pinv_iterations: 1 }, data: { split: { train: 60, val: 1, test: 1 } }, train: { batch: 1 }, diagnostics: { probe_batch: 1 } });
+/** Pictures of 16 x 16 as sequences, few of them. */
+const pictures = more => nystromJob({ model: { width: 4, depth: 1, context: 256, landmarks: 4 }, data: { dataset: 'pathfinder_gen', split: { train: 6, val: 2, test: 2 }, ...more }, train: { batch: 2 }, diagnostics: { every: 0 } });
 const polyText = (more = {}, rest = {}) => textJob({ attention: { activation: 'poly', ...more }, ...rest });
 const formula = (text, more = {}) => imageJob({ attention: { activation: 'formula', formula: text, ...more } });
 const formulaText = (text, more = {}) => textJob({ attention: { activation: 'formula', formula: text, ...more } });
@@ -71,8 +73,10 @@ export const cases = [
     ...each('/model/pool', [[nystromJob({ model: { pool: 'cls' } })]]),
     ...each('/model/pinv_start', [[polyNystrom({}, alone('global_abs'))], [nystromJob(alone('global_colsum'))]]),
     ...each('/attention/nystrom_apply', [[polyNystrom({ nystrom_apply: 'F1F3', scale: 'learned' })], [polyNystrom({ nystrom_apply: 'separate', scale: 'learned' })]]),
+    ...each('/attention/n_valid', [[polyNystrom({ n_valid: true }, { diagnostics: { every: 0 } })], [polyNystrom({ n_valid: true, scale: 'learned' }, { model: { landmarks: 12 }, diagnostics: { every: 0 } })]]),
     ...each('/data/zero_is_padding', [[nystromLabels({ data: { tokenizer: 'chars', zero_is_padding: true } })]]),
     ...each('/data/depth', [[nystromJob({ data: { depth: 2 } })]]),
+    ...each('/data/contour', [[pictures({ contour: 2 })], [pictures({ contour: 5 })]]),
     ...each('/data/min_tokens', [[nystromJob({ data: { min_tokens: 9 } })]]),
     ...each('/train/init', [[nystromJob({ train: { init: 'kaiming' } }), { instead: 'xavier' }]]),
 

@@ -130,6 +130,7 @@ struct data_options {
     int32_t context;    /* tokens of a sequence; of a labelled text the most that are kept */
     int32_t depth;      /* listops_gen: levels of an expression, at most */
     int32_t min_tokens; /* listops_gen: of a sequence, at least */
+    int32_t contour;    /* pathfinder_gen: dashes of a curve */
     int32_t most; /* of labelled sequences (of pairs: of each) what comes later is cut off; 0: all that fit */
     enum data_tokenizer_kind tokenizer;
     const char *tokenizer_path; /* gpt2_bpe: folder of its files, "<root>/<relative>" */

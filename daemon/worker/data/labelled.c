@@ -398,7 +398,8 @@ static enum pd_err make_all(struct data_set *set, const struct data_options *o, 
                                      .seed = o->seed,
                                      .context = o->context,
                                      .shortest = o->min_tokens,
-                                     .depth = o->depth};
+                                     .depth = o->depth,
+                                     .contour = o->contour};
     int64_t *count = set->info.count;
     enum pd_err err = data_sequences_check(&s, why);
 

@@ -174,6 +174,7 @@ static enum pd_err listops_words(struct data_tokenizer **ret, struct pd_why *why
 #define APART 2  /* dark places between two curves: more than within one */
 #define TURN 0.6 /* radians, the most from place to place */
 #define CURVES 2
+#define DASHES_MOST 32
 #define STARTS 200   /* of one curve */
 #define REDRAWS 5000 /* of all */
 #define TAU 6.283185307179586
@@ -258,11 +259,10 @@ static void put_dashes(struct field *f, const int *place, int places)
 static enum pd_err pathfinder(const struct data_sequences *s, struct dice *d, struct pd_buf *out, int *ret,
                               struct pd_why *why)
 {
-    const int side = data_sequences_side(s->context),
-              dashes = 4 * side / SIDE_LEAST + (side > SIDE_LEAST ? 4 : 0);
-    const int places = dashes * (DASH + 1) - 1, distractors = side / SIDE_LEAST, small = 2 * (DASH + 1) - 1;
+    const int side = data_sequences_side(s->context), places = s->contour * (DASH + 1) - 1,
+              distractors = side / SIDE_LEAST, small = (s->contour > 3 ? 2 : 1) * (DASH + 1) - 1;
     struct field f;
-    int place[CURVES][SIDE_MOST * (DASH + 1)], other[SIDE_MOST];
+    int place[CURVES][DASHES_MOST * (DASH + 1)], other[2 * (DASH + 1)];
     bool same = roll(d, 2), whole = false;
 
     for (int i = 0; i < REDRAWS && !whole; i++) {
@@ -276,7 +276,9 @@ static enum pd_err pathfinder(const struct data_sequences *s, struct dice *d, st
         }
     }
     if (!whole)
-        return pd_fail(why, PD_ERR_INTERNAL, "no room for the curves of a picture");
+        return pd_fail(why, PD_ERR_INVALID,
+                       "#/data/contour: two curves of %d dashes do not fit a picture of %d x %d pixels",
+                       s->contour, side, side);
     for (int i = 0; i < distractors; i++)
         if (draw_within(&f, d, 1 + CURVES + i, small, other))
             put_dashes(&f, other, small);
@@ -313,6 +315,9 @@ enum pd_err data_sequences_check(const struct data_sequences *s, struct pd_why *
                        "1024, ...; a multiple "
                        "of 1024 begins with one of 1024",
                        (long long)s->context, SIDE_LEAST, SIDE_MOST);
+    if (s->kind == DATA_SET_PATHFINDER_GEN && (s->contour < 2 || s->contour > DASHES_MOST))
+        return pd_fail(why, PD_ERR_INVALID, "#/data/contour: %d is not in 2 to %d dashes", s->contour,
+                       DASHES_MOST);
     return PD_OK;
 }
 

@@ -10,6 +10,7 @@ struct data_sequences {
     int64_t context;  /* tokens of a sequence at most; of a picture its pixels */
     int64_t shortest; /* ListOps: tokens of a sequence at least */
     int32_t depth;    /* ListOps: levels of an expression at most */
+    int32_t contour;  /* Pathfinder: dashes of a curve */
 };
 
 /* The side of the picture in a sequence of so many tokens: all of it is a square, or it begins with one of 32 x 32 and is a

@@ -88,6 +88,7 @@ struct model_attention {
     bool l1_tokens;     /* SimA: q and k divided by their l1 norms over tokens; phi is poly of degree 1 */
     enum pk_form form;  /* order of attention's products */
     double row_power;   /* rows of causal attention are divided by their length to this power */
+    double valid_power; /* of each sequence c is multiplied by (N / tokens that are no padding) to this power */
     double dropout;     /* of the weights */
     double logit_bias;  /* added to the logits before phi (sigmoid_bias: -ln n) */
     enum model_share share;
@@ -296,9 +297,9 @@ bool model_reads_tokens(const struct model_spec *s);
 /* Whether it reads points: then its inputs are "x" and "t" (points, k), and its logits u. */
 bool model_reads_points(const struct model_spec *s);
 bool model_decodes(const struct model_spec *s);
-/* The equation that the document's data set names. */
 /* Ids that a text may hold: the vocabulary without a class token. */
 int32_t model_text_ids(const struct model_spec *s);
+/* The equation that the document's data set names. */
 enum data_equation model_equation(const struct job_config *c);
 
 /* Initial values of parameter i, dense, in host memory of the model's dtype: a pure function of seed and

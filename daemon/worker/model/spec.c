@@ -23,8 +23,6 @@ static enum pd_err check_supported(const struct job_config *c, struct pd_why *wh
 {
     if (!model_arch_find(job_arch_name(c->model.arch)))
         return refuse(why, "/model/arch", "this network");
-    if (c->attention.n_valid)
-        return refuse(why, "/attention/n_valid", "counting valid tokens");
     if (c->train.precision == JOB_PRECISION_FP16)
         return refuse(why, "/train/precision", "fp16");
     return PD_OK;
@@ -395,7 +393,7 @@ static const struct {
     NEW(BOOL, pos_after),                  AT(BOOL, true, qk_norm, NULL), AT(BOOL, true, qk_per_head, NULL),
     NEW(NUM, dropout),                     NEW(NUM, drop_path),          NEW(BOOL, drop_path_same),
     AT(BOOL, true, l1_tokens, NULL),       AT(WORD, true, form, "auto quadratic linear"),
-    AT(NUM, true, row_power, NULL),
+    AT(NUM, true, row_power, NULL),        AT(NUM, true, valid_power, NULL),
     NEW(STAGES, stage_depth),              NEW(STAGES, stage_heads),     NEW(INT, window),
     NEW_WORD(count, "spec window grid"),   NEW(NUM, count_power),
     {"polyd.model.attn_dropout", NUM, true, offsetof(struct model_spec, attention.dropout), NULL},

@@ -112,6 +112,7 @@ static enum pd_err open_data(struct train_setup *s, const struct job_config *c, 
         .context = (int32_t)c->data.context,
         .depth = (int32_t)c->data.depth,
         .min_tokens = (int32_t)c->data.min_tokens,
+        .contour = (int32_t)c->data.contour,
         .most = c->data.lra_len == JOB_LRA_LEN_REFERENCE
                     ? (int32_t)job_dataset_info((enum job_dataset)c->data.dataset)->cut
                     : 0,

@@ -83,25 +83,27 @@ export class Nystrom extends Network {
         const [q, k, v] = ['W_q', 'W_k', 'W_v'].map(masked), seen = shown.flatMap((yes, i) => yes ? [i] : []), kernel = this.param.get(at(layer, 'mha.attn.conv.weight'));
         const means = rows => Array.from({ length: m }, (_, j) => rows[0].map((_, c) => t.scale(t.sum(rows.slice(j * n / m, (j + 1) * n / m).map(row => row[c])), m / n)));
         const softly = Object.create(this, { s: { value: { ...s, activation: 'softmax' } } });
+        const valid = s.nValid ? Math.sqrt(s.n / Math.max(1, seen.length)) : 1; // of each of the three matrices
+        const weighed = (...all) => this.weights(...all).map(a => t.scale(a, valid));
         const shift = s.activation === 'sigmoid_bias' ? -Math.log(s.n) : 0, plain = s.nystromApply === 'F1F3';
         const logits = (a, b) => a.map(row => b.map(other => t.shift(t.scale(t.dot(row, other), 1 / Math.sqrt(d)), shift)));
         const cut = (rows, head) => rows.map(row => row.slice(head * d, (head + 1) * d));
         const between = Array.from({ length: n > m ? s.heads : 0 }, (_, head) => { // of all heads first
             const lq = means(cut(q, head)), lk = means(cut(k, head)), z2 = logits(lq, lk);
-            return { lq, lk, z2, f2: plain ? z2.map(row => softly.weights(row.map(a => t.shift(a, -shift)), null, 0, layer)) : z2.map((row, i) => this.weights(row, this.factor(layer, head, 2), i, layer)) };
+            return { lq, lk, z2, f2: plain ? z2.map(row => softly.weights(row.map(a => t.shift(a, -shift)), null, 0, layer)) : z2.map((row, i) => weighed(row, this.factor(layer, head, 2), i, layer)) };
         });
         for (let head = 0; head < s.heads; head++) {
             const [Q, K, V] = [q, k, v].map(rows => cut(rows, head)), scale = matrix => this.factor(layer, head, matrix);
             let rows, probed;
             if (n <= m) {
                 rows = logits(Q, K).map((row, i) => {
-                    const a = this.weights(seen.map(j => row[j]), s.nystromApply === 'separate' ? t.div(t.mul(scale(1) ?? t.leaf(1), scale(3) ?? t.leaf(1)), scale(2) ?? t.leaf(1)) : scale(1), i, layer);
+                    const a = weighed(seen.map(j => row[j]), s.nystromApply === 'separate' ? t.div(t.mul(scale(1) ?? t.leaf(1), scale(3) ?? t.leaf(1)), scale(2) ?? t.leaf(1)) : scale(1), i, layer);
                     return V[0].map((_, c) => t.dot(a, seen.map(j => V[j][c])));
                 });
             } else {
                 const { lq, lk, z2, f2 } = between[head];
-                const f1 = logits(Q, lk).map((row, i) => this.weights(row, scale(1), i, layer));
-                const f3 = logits(lq, K).map((row, i) => this.weights(seen.map(j => row[j]), scale(3), i, layer));
+                const f1 = logits(Q, lk).map((row, i) => weighed(row, scale(1), i, layer));
+                const f3 = logits(lq, K).map((row, i) => weighed(seen.map(j => row[j]), scale(3), i, layer));
                 const inverse = this.inverse(f2, between.map(one => one.f2));
                 const first = f3.map(row => V[0].map((_, c) => t.dot(row, seen.map(j => V[j][c]))));
                 rows = this.product(f1, this.product(inverse, first));

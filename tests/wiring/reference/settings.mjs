@@ -87,7 +87,7 @@ export function settings(job, data) {
         width, depth: swin ? list('depths').reduce((a, b) => a + b) : model.depth ?? preset.depth, heads: model.heads ?? preset.heads ?? list('head_counts')[0],
         hidden: Math.round((model.mlp_ratio ?? preset.mlp_ratio ?? 4) * width),
         landmarks: model.landmarks ?? preset.landmarks ?? 128, convKernel: model.conv_kernel ?? 35, pinvIterations: model.pinv_iterations ?? 6,
-        pinvStart: model.pinv_start ?? 'matrix_abs', nystromApply: attention.nystrom_apply ?? 'all', zeroIsPadding: job.data?.zero_is_padding ?? job.data?.dataset !== 'text_labels',
+        pinvStart: model.pinv_start ?? 'matrix_abs', nystromApply: attention.nystrom_apply ?? 'all', nValid: attention.n_valid ?? false, zeroIsPadding: job.data?.zero_is_padding ?? job.data?.dataset !== 'text_labels',
         widths: list('widths'), depths: list('depths'), headCounts: list('head_counts'), window: model.window ?? 7, nRule: nWord === 'keys' ? 'window' : nWord,
         mlpAct: model.mlp_act ?? 'gelu',
         gelu: model.gelu ?? (gpt && (!model.preset || /^gpt2/.test(model.preset)) ? 'tanh' : 'exact'),

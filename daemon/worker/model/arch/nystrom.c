@@ -196,6 +196,23 @@ static void probe(struct net *n, size_t at, const struct net_nystrom *r, struct 
     pk_graph_exact(n->g, false);
 }
 
+/* q (B, N, H, d) so large that the three matrices of each sequence, of degree p in q, get the factor (n / valid tokens) to
+ * the power `valid_power`. */
+static struct pk_val for_valid_tokens(struct net *n, struct pk_val q, struct pk_val mask)
+{
+    const struct model_attention *a = &n->m->spec.attention;
+    struct pk_val count;
+
+    if (a->valid_power <= 0)
+        return q;
+    pk_graph_exact(n->g, true);
+    count = pk_max2(n->g, pk_sum(n->g, mask, 1u << 1, true), number(n, 1));
+    count = pk_unary(n->g, PK_EX_LOG, pk_div(n->g, number(n, a->n_for_scale), count));
+    count = pk_unary(n->g, PK_EX_EXP, pk_scale(n->g, count, a->valid_power / a->degree));
+    pk_graph_exact(n->g, false);
+    return pk_mul(n->g, q, pk_reshape(n->g, count, PK_SHAPE(n->batch, 1, 1, 1)));
+}
+
 static struct pk_val attention(struct net *n, struct pk_val x, struct pk_val mask, int layer)
 {
     const struct model_spec *s = &n->m->spec;
@@ -214,6 +231,7 @@ static struct pk_val attention(struct net *n, struct pk_val x, struct pk_val mas
                   v = project(n, x, wide, layer, "mha.W_v", MODEL_WEIGHT_V);
     struct net_nystrom r;
 
+    q = for_valid_tokens(n, q, mask);
     name_of(&path, layer, "mha.attn");
     how.attention = (struct pk_attention_spec){.phi = a->phi,
                                                .degree = a->degree,
@@ -338,6 +356,9 @@ static enum pd_err from_config(const struct job_config *c, struct model_spec *s,
     s->pinv_start = (enum model_pinv)c->model.pinv_start;
     s->apply = (enum model_apply)c->attention.nystrom_apply;
     s->zero_pads = c->data.zero_is_padding;
+    if (c->attention.n_valid && pk_phi_power(s->attention.phi) &&
+        (s->attention.scale == MODEL_SCALE_FIXED || s->attention.scale == MODEL_SCALE_LEARNED))
+        s->attention.valid_power = 0.5;
     s->pool = c->model.pool == JOB_POOL_CLS ? MODEL_POOL_CLS : MODEL_POOL_MEAN;
     s->vocab += s->pool == MODEL_POOL_CLS;
     s->pairs = job_dataset_info((enum job_dataset)c->data.dataset)->pairs;
@@ -367,6 +388,10 @@ static enum pd_err check(const struct model_spec *s, struct pd_why *why)
                        "#/model/pinv_start: global_colsum needs rows of probabilities, as softmax has them");
     if (s->placement != MODEL_S1)
         return pd_fail(why, PD_ERR_INVALID, "#/norm/placement: a nystrom has S1 alone");
+    if (!(a->valid_power >= 0) || !isfinite(a->valid_power) ||
+        (a->valid_power > 0 && (!pk_phi_power(a->phi) || s->apply == MODEL_APPLY_F1F3)))
+        return pd_fail(why, PD_ERR_INVALID,
+                       "#/attention/n_valid: needs a power of the logits in all three matrices");
     if (a->qk_norm || a->l1_tokens)
         return pd_fail(why, PD_ERR_UNSUPPORTED, "%s: a nystrom has no norms on queries and keys",
                        a->qk_norm ? "#/attention/qk_norm" : "#/attention/activation");
@@ -387,6 +412,7 @@ const struct model_arch model_nystrom = {
     .number = -1,
     .reads = MODEL_READS_TOKENS,
     .transposed = true,
+    .class_id = true,
     .from_config = from_config,
     .check = check,
     .forward = forward,
@@ -394,4 +420,3 @@ const struct model_arch model_nystrom = {
     .vocab = {"model.embeddings.word_embeddings.weight", 0},
     .block = "model.transformer_*",
 };
-    .class_id = true,

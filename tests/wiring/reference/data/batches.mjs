@@ -9,7 +9,7 @@ import { classesOf, readLabelled } from './labelled.mjs';
 import { stream, words as draws } from '../philox.mjs';
 import { evaluationPicture, normalised, trainingPicture } from './pixels.mjs';
 import { erase, mixed } from './recipe.mjs';
-import { listops } from './sequences.mjs';
+import { listops, pathfinder } from './sequences.mjs';
 import { generatedParts } from './sentences.mjs';
 import { splitImages, splitText } from './split.mjs';
 import { tokenizer } from './tokens.mjs';
@@ -202,11 +202,11 @@ function labelled(document, place, tokenizerFolder, splitSeed) {
 }
 
 /** @returns {Feed} */
-function expressions(document, splitSeed) {
-    const { data } = document, { parts, vocabulary } = listops(data, splitSeed), { places, ...length } = schedule(document, parts[0].length);
+function generated(make, document, splitSeed) {
+    const { data } = document, { parts, vocabulary, names } = make(data, splitSeed), { places, ...length } = schedule(document, parts[0].length);
     const sample = ({ ids, result }) => ({ input: { tokens: Array.from({ length: data.context }, (_, k) => ids[k] ?? 0), last: ids.length - 1 }, target: result });
     return {
-        ...length, facts: { samples: parts[0].length, vocab: vocabulary.length, classes: 10 }, vocabulary, names: [...'0123456789'],
+        ...length, facts: { samples: parts[0].length, vocab: vocabulary.length, classes: names.length }, vocabulary, names,
         train: step => places(step).map(({ sample: chosen }) => sample(parts[0][chosen])),
         val: parts[1].map(sample), test: parts[2].map(sample), scored: split => parts[['train', 'val', 'test'].indexOf(split)].map(sample),
     };
@@ -227,7 +227,9 @@ export function batches(document, roots) {
     if (data.dataset === 'text_labels')
         return labelled(document, place, data.tokenizer_path && below(data.tokenizer_path), data.split_seed ?? document.train.seed);
     if (data.dataset === 'listops_gen')
-        return expressions(document, data.split_seed ?? document.train.seed);
+        return generated(listops, document, data.split_seed ?? document.train.seed);
+    if (data.dataset === 'pathfinder_gen')
+        return generated(pathfinder, document, data.split_seed ?? document.train.seed);
     if (data.image_size === null)
         return texts(document, place, data.tokenizer_path && below(data.tokenizer_path), data.split_seed ?? document.train.seed, below);
     return pictures(document, place, data.split_seed ?? document.train.seed);

@@ -1,7 +1,7 @@
 // The part of a resolved document that data follow from, with the defaults written once more from the documented table
 // (GET /api/v1/fields): one that goes astray in the daemon is noticed.
 
-const texts = ['text', 'ptb', 'wikitext2', 'wikitext103', 'openwebtext', 'pg19', 'text_labels', 'text_gen', 'listops_gen'];
+const texts = ['text', 'ptb', 'wikitext2', 'wikitext103', 'openwebtext', 'pg19', 'text_labels', 'text_gen', 'listops_gen', 'pathfinder_gen'];
 const sides = { mnist: 28, digits_gen: 28, cifar10: 32, tiny_imagenet: 64, imagenet1k: 224, image_folder: 224 };
 
 /**
@@ -18,7 +18,7 @@ export function resolved({ data, model = {}, train = {}, resources = {} }) {
             split_seed: data.split_seed === undefined ? 0 : data.split_seed,
             image_size: isText ? null : data.image_size ?? sides[data.dataset],
             context: isText ? data.context ?? model.context ?? 256 : null,
-            depth: data.depth ?? 3, min_tokens: data.min_tokens ?? 1,
+            depth: data.depth ?? 3, min_tokens: data.min_tokens ?? 1, contour: data.contour ?? 4,
             eval: (data.eval ?? []).map(entry => {
                 const { dataset, path, name } = typeof entry === 'string' ? { dataset: entry } : entry;
                 return { dataset, name: name ?? dataset, path: path ?? (dataset === 'text_gen' ? null : dataset) };

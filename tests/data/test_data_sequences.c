@@ -113,18 +113,42 @@ static void test_listops_words_have_id_0_for_padding(void **state)
 #define CELLS (SIDE * SIDE)
 #define MARK 255
 
-/* Lit cells that belong to one piece of a curve: a gap of one dark cell is bridged. */
-static void flood(const int *pixel, int *group, int at, int name)
-{
-    for (int dy = -2; dy <= 2; dy++)
-        for (int dx = -2; dx <= 2; dx++) {
-            const int y = at / SIDE + dy, x = at % SIDE + dx, to = y * SIDE + x;
+struct shown {
+    int pixel[CELLS], group[CELLS];
+    int mark[8];   /* middles */
+    int of[CELLS]; /* the mark to which a cell belongs, from 1 */
+};
 
-            if (y >= 0 && x >= 0 && y < SIDE && x < SIDE && pixel[to] && !group[to]) {
-                group[to] = name;
-                flood(pixel, group, to, name);
-            }
-        }
+static int apart(int a, int b)
+{
+    const int dy = abs(a / SIDE - b / SIDE), dx = abs(a % SIDE - b % SIDE);
+
+    return dy > dx ? dy : dx;
+}
+
+/* Whether two lit cells are of one curve. Dashes bridge one dark cell; places of different curves are at least three cells
+ * apart, and the arms of a mark reach one cell further. strict: so a mark touches what is of its own curve alone. */
+static bool joined(const struct shown *p, int a, int b, bool strict)
+{
+    if (!strict || (!p->of[a] && !p->of[b]))
+        return apart(a, b) <= 2;
+    return apart(a, b) <= 1 && (!p->of[a] || !p->of[b] || p->of[a] == p->of[b]);
+}
+
+static void flood(struct shown *p, int at, bool strict)
+{
+    p->group[at] = 1;
+    for (int to = 0; to < CELLS; to++)
+        if (p->pixel[to] && !p->group[to] && joined(p, at, to, strict))
+            flood(p, to, strict);
+}
+
+/* Whether the second mark belongs to what the first one does. */
+static bool marks_meet(struct shown *p, bool strict)
+{
+    memset(p->group, 0, sizeof p->group);
+    flood(p, p->mark[0], strict);
+    return p->group[p->mark[1]];
 }
 
 static void read_picture(const struct pd_buf *text, int pixel[CELLS])
@@ -153,38 +177,47 @@ static int marks_of(const int *pixel, int ret[8])
     return n;
 }
 
-static void test_pathfinder_marks_of_class_1_are_joined(void **state)
+/* Class 1: dashes lead from mark to mark. Class 0: none do, where a mark is not taken for a bridge. */
+static void test_pathfinder_marks_of_class_1_alone_are_joined(void **state)
 {
-    const struct data_sequences s = {.kind = DATA_SET_PATHFINDER_GEN, .seed = 3, .context = CELLS, .contour = 4};
-    int judged = 0, ones = 0, zeros = 0, apart = 0;
-    struct pd_buf text;
-    struct pd_why why;
+    static const int contours[] = {2, 4, 5};
 
     (void)state;
-    pd_buf_init(&text, 0);
-    for (uint64_t i = 0; i < 1000; i++) {
-        int pixel[CELLS], group[CELLS] = {0}, mark[8], class = -1;
+    for (size_t c = 0; c < sizeof contours / sizeof *contours; c++) {
+        const struct data_sequences s = {
+            .kind = DATA_SET_PATHFINDER_GEN, .seed = 3, .context = CELLS, .contour = contours[c]};
+        int judged[2] = {0}, strictly = 0, ones = 0;
+        struct pd_buf text;
+        struct pd_why why;
 
-        assert_int_equal(data_sequence_make(&s, i, &text, &class, &why), PD_OK);
-        assert_true(class == 0 || class == 1);
-        ones += class;
-        read_picture(&text, pixel);
-        if (marks_of(pixel, mark) != 2)
-            continue;
-        judged++;
-        flood(pixel, group, mark[0], 1);
-        if (class) /* curves that come close are one to the flood: it can tell apart, not together */
-            assert_int_equal(group[mark[1]], 1);
-        zeros += !class;
-        apart += !class && !group[mark[1]];
+        pd_buf_init(&text, 0);
+        for (uint64_t i = 0; i < 1000; i++) {
+            static const int arms[] = {0, 1, -1, SIDE, -SIDE};
+            struct shown p = {{0}};
+            int class = -1;
+
+            assert_int_equal(data_sequence_make(&s, i, &text, &class, &why), PD_OK);
+            assert_true(class == 0 || class == 1);
+            ones += class;
+            read_picture(&text, p.pixel);
+            if (marks_of(p.pixel, p.mark) != 2)
+                continue;
+            for (int k = 0; k < 10; k++)
+                p.of[p.mark[k / 5] + arms[k % 5]] = 1 + k / 5;
+            judged[class]++;
+            if (class)
+                assert_true(marks_meet(&p, false));
+            if (!class)
+                assert_false(marks_meet(&p, true));
+            strictly += class && marks_meet(&p, true);
+        }
+        print_message("%d dashes: %d and %d judged, %d of class 1 joined strictly\n", contours[c], judged[0],
+                      judged[1], strictly);
+        assert_true(judged[0] > 400 && judged[1] > 400);
+        assert_true(10 * strictly > judged[1]); /* the strict reading does see some curves */
+        assert_in_range(ones, 430, 570);       /* 4.4 deviations of a fair coin */
+        pd_buf_done(&text);
     }
-    print_message("%d judged, %d of %d apart\n", judged, apart, zeros);
-    assert_true(judged > 800);
-    /* Two marks whose arms come close are one to the flood; still it tells the classes better than the 55 % that a network is
-     * asked for. */
-    assert_true(100 * (judged - zeros + apart) > 55 * judged);
-    assert_in_range(ones, 430, 570);
-    pd_buf_done(&text);
 }
 
 #define TRAINED 3000
@@ -260,17 +293,22 @@ static void test_pathfinder_classes_are_not_told_by_counts(void **state)
 {
     static double x[TRAINED + HELD][COUNTS];
     static int class[TRAINED + HELD][2];
-    const struct data_sequences s = {.kind = DATA_SET_PATHFINDER_GEN, .seed = 11, .context = CELLS, .contour = 4};
-    double share, halves;
+    static const int contours[] = {2, 4};
 
     (void)state;
-    for (int i = 0; i < TRAINED + HELD; i++)
-        count_pixels(&s, (uint64_t)i + (i < TRAINED ? 0 : 1ull << 33), x[i], class[i]);
-    share = judged_by_counts(x, class, 0);
-    halves = judged_by_counts(x, class, 1);
-    print_message("by counts %.4f, halves %.4f\n", share, halves);
-    assert_true(share < 0.53);
-    assert_true(halves > 0.95); /* it does tell what counts tell */
+    for (size_t c = 0; c < sizeof contours / sizeof *contours; c++) {
+        const struct data_sequences s = {
+            .kind = DATA_SET_PATHFINDER_GEN, .seed = 11, .context = CELLS, .contour = contours[c]};
+        double share, halves;
+
+        for (int i = 0; i < TRAINED + HELD; i++)
+            count_pixels(&s, (uint64_t)i + (i < TRAINED ? 0 : 1ull << 33), x[i], class[i]);
+        share = judged_by_counts(x, class, 0);
+        halves = judged_by_counts(x, class, 1);
+        print_message("%d dashes: by counts %.4f, halves %.4f\n", contours[c], share, halves);
+        assert_true(share < 0.53);
+        assert_true(halves > 0.95); /* it does tell what counts tell */
+    }
 }
 
 static void test_pathfinder_needs_a_square(void **state)
@@ -287,15 +325,35 @@ static void test_pathfinder_needs_a_square(void **state)
     assert_int_equal(data_sequences_side(225), 0);
 }
 
+static void test_pathfinder_refuses_curves_that_do_not_fit(void **state)
+{
+    struct data_sequences s = {.kind = DATA_SET_PATHFINDER_GEN, .context = CELLS, .contour = 1};
+    struct pd_buf text;
+    struct pd_why why;
+    int class;
+
+    (void)state;
+    assert_int_equal(data_sequences_check(&s, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "#/data/contour: 1 is not in 2 to 32 dashes"));
+    s.contour = 32;
+    assert_int_equal(data_sequences_check(&s, &why), PD_OK);
+    pd_buf_init(&text, 0);
+    assert_int_equal(data_sequence_make(&s, 0, &text, &class, &why), PD_ERR_INVALID);
+    assert_non_null(
+        strstr(why.text, "#/data/contour: two curves of 32 dashes do not fit a picture of 16 x 16"));
+    pd_buf_done(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_listops_values_are_those_of_the_text),
         cmocka_unit_test(test_listops_refuses_a_length_that_never_comes),
         cmocka_unit_test(test_listops_words_have_id_0_for_padding),
-        cmocka_unit_test(test_pathfinder_marks_of_class_1_are_joined),
+        cmocka_unit_test(test_pathfinder_marks_of_class_1_alone_are_joined),
         cmocka_unit_test(test_pathfinder_classes_are_not_told_by_counts),
         cmocka_unit_test(test_pathfinder_needs_a_square),
+        cmocka_unit_test(test_pathfinder_refuses_curves_that_do_not_fit),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,6 +6,10 @@
 #include <string.h>
 
 #include "daemon/job/job.h"
+#include "daemon/worker/model/arch/arch.h"
+#include "daemon/worker/task/task.h"
+#include "daemon/worker/train/optim/optim.h"
+#include "kernels/backend/load.h"
 #include "tests/train/rig.h"
 
 #define VIT(device, precision, train)                                                                        \
@@ -268,6 +272,170 @@ static void test_a_plan_for_a_device_needs_none(void **state)
     unsetenv("POLYD_EMU_DEVICES");
 }
 
+/* ---- a recorded step ---- */
+
+#define LEAVES 64
+#define BATCH 2
+
+/* A training step of a Nystromformer, with memory of its own. */
+struct step {
+    const struct pk_backend_api *api;
+    struct pk_graph *graph;
+    struct pk_exec *exec;
+    struct model_store *store;
+    void *memory[LEAVES];
+};
+
+static struct model *small_nystrom(void)
+{
+    const struct model_spec spec = {.arch = &model_nystrom,
+                                    .width = 16,
+                                    .depth = 1,
+                                    .heads = 2,
+                                    .mlp_width = 16,
+                                    .bias = true,
+                                    .final_norm = true,
+                                    .classes = 3,
+                                    .norm_eps = 1e-5,
+                                    .vocab = 7,
+                                    .context = 32,
+                                    .landmarks = 8,
+                                    .conv_kernel = 5,
+                                    .pinv_iterations = 6,
+                                    .pos = true,
+                                    .zero_pads = true,
+                                    .pool = MODEL_POOL_MEAN,
+                                    .init = MODEL_INIT_KAIMING,
+                                    .dtype = PK_F32,
+                                    .attention = {.phi = PK_PHI_SOFTMAX,
+                                                  .scale_value = 1,
+                                                  .n_for_scale = 32,
+                                                  .scale_lr_mult = 1,
+                                                  .init_logit_std = -1}};
+    struct model *m = NULL;
+    struct pd_why why;
+
+    if (model_new(&spec, &m, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    return m;
+}
+
+static void step_open(struct step *s, const struct model *m, const struct pk_backend_api *api,
+                      struct pk_backend *b)
+{
+    const struct model_train_options o = {.loss = &task_cross_entropy,
+                                          .batch = BATCH,
+                                          .context = 32,
+                                          .optimizer = &optim_find("adamw")->graph,
+                                          .beta1 = 0.9,
+                                          .beta2 = 0.95,
+                                          .eps = 1e-8};
+    struct pd_why why = {""};
+
+    s->api = api;
+    if (model_graph_train(m, &o, false, &s->graph, &why) != PD_OK ||
+        pk_exec_new(s->graph, api, b, &s->exec, &why) != PD_OK ||
+        model_store_new(m, api, b, &s->store, &why) != PD_OK ||
+        model_store_init(s->store, 1, &why) != PD_OK ||
+        model_store_bind(s->store, s->exec, s->graph, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    for (size_t i = 0; i < pk_graph_leaf_count(s->graph); i++) {
+        const struct pk_leaf l = pk_graph_leaf(s->graph, i);
+        const float hyper[4] = {0.01f, 0.1f, 0, 0};
+        char *bytes;
+
+        if (l.kind == PK_OP_PARAM)
+            continue;
+        assert_true(i < LEAVES);
+        bytes = calloc(1, l.bytes + sizeof hyper);
+        assert_non_null(bytes);
+        for (size_t k = 0; !strcmp(l.name, "input") && k < l.bytes / 4; k++)
+            ((int32_t *)bytes)[k] = (int32_t)(k * 5 % 7);
+        for (int32_t k = 0; !strcmp(l.name, "last") && k < BATCH; k++)
+            ((int32_t *)bytes)[k] = 32 * k + 29;
+        if (!strcmp(l.name, "hyper"))
+            memcpy(bytes, hyper, sizeof hyper);
+        s->memory[i] = api->alloc(b, l.bytes);
+        assert_non_null(s->memory[i]);
+        assert_int_equal(api->upload(b, s->memory[i], bytes, l.bytes, &why), PD_OK);
+        assert_int_equal(pk_exec_bind(s->exec, l.name, s->memory[i], &why), PD_OK);
+        free(bytes);
+    }
+}
+
+static void step_close(struct step *s, struct pk_backend *b)
+{
+    pk_exec_free(s->exec);
+    for (size_t i = 0; i < LEAVES; i++)
+        if (s->memory[i])
+            s->api->free(b, s->memory[i]);
+    model_store_free(s->store);
+    pk_graph_free(s->graph);
+}
+
+/* The pseudo-inverse and its derivatives are part of the one recording of a step, which has the bits of a step that goes
+ * call by call. */
+static void test_a_nystromformer_step_is_recorded_whole(void **state)
+{
+    const struct pk_backend_api *api = NULL;
+    struct pk_backend_api plain;
+    struct pk_backend *b = NULL;
+    struct model *m = small_nystrom();
+    struct step recorded = {0}, eager = {0};
+    struct pk_exec_runs runs;
+    struct pd_why why = {""};
+
+    (void)state;
+    assert_int_equal(pk_backend_load("cuda", PK_LOAD_RUN, &api, &why), PD_OK);
+    assert_int_equal(api->open(NULL, 0, 1, &b, &why), PD_OK);
+    plain = *api;
+    plain.capture = NULL;
+    step_open(&recorded, m, api, b);
+    step_open(&eager, m, &plain, b);
+    for (int i = 0; i < 4; i++)
+        if (pk_exec_run(recorded.exec, &why) != PD_OK || pk_exec_run(eager.exec, &why) != PD_OK)
+            fail_msg("%s", why.text);
+    runs = pk_exec_runs(recorded.exec);
+    assert_true(runs.eager == 1 && runs.captures == 1 && runs.replays == 3 && runs.refused == 0);
+    assert_int_equal(pk_exec_runs(eager.exec).eager, 4);
+    assert_int_equal(api->sync(b, &why), PD_OK);
+    for (size_t i = 0; i < model_trained_count(m); i++) {
+        const size_t bytes = (size_t)pk_shape_count(&model_param(m, i)->shape) * sizeof(float);
+        char *x = malloc(bytes), *y = malloc(bytes);
+
+        assert_true(x && y);
+        assert_int_equal(api->download(b, x, model_store_data(recorded.store, i), bytes, &why), PD_OK);
+        assert_int_equal(api->download(b, y, model_store_data(eager.store, i), bytes, &why), PD_OK);
+        if (memcmp(x, y, bytes) != 0)
+            fail_msg("%s has other bits", model_param(m, i)->name);
+        free(x);
+        free(y);
+    }
+    step_close(&recorded, b);
+    step_close(&eager, b);
+    model_free(m);
+    api->close(b);
+}
+
+#define NYSTROM(device)                                                                                      \
+    "{\"model\":{\"preset\":\"nystrom_micro\",\"width\":16,\"depth\":1,\"heads\":1,\"mlp_ratio\":1,"         \
+    "\"context\":32,\"landmarks\":8,\"conv_kernel\":5},\"attention\":{\"activation\":\"poly\",\"degree\":3," \
+    "\"scale\":\"learned\"},\"data\":{\"dataset\":\"listops_gen\",\"split\":{\"train\":24,\"val\":8,"        \
+    "\"test\":3}},\"diagnostics\":{\"every\":4,\"probe_batch\":2},\"resources\":{\"device\":\"" device       \
+    "\",\"threads\":1},\"train\":{\"steps\":6,\"batch\":4,\"eval_every\":3,\"precision\":\"fp32\","          \
+    "\"checkpoint_every\":{\"steps\":2}}}"
+
+static void test_a_nystromformer_trains_on_a_device(void **state)
+{
+    struct train_outcome cpu, device;
+
+    (void)state;
+    trajectory(NYSTROM("cpu"), &cpu);
+    trajectory(NYSTROM("cuda"), &device);
+    near(device.loss_train, cpu.loss_train, 1e-4);
+    near(device.loss_val, cpu.loss_val, 1e-4);
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -276,7 +444,8 @@ int main(void)
         T(test_a_device_ends_where_the_cpu_ends),     T(test_a_device_goes_on_bit_for_bit_after_a_stop),
         T(test_running_ahead_changes_no_bit),         T(test_running_ahead_stops_at_the_same_divergence),
         T(test_running_ahead_reports_a_kernel_error), T(test_a_device_that_runs_ahead_goes_on_bit_for_bit),
-        T(test_a_language_model_trains_on_a_device),  T(test_a_plan_for_a_device_needs_none),
+        T(test_a_language_model_trains_on_a_device),  T(test_a_nystromformer_step_is_recorded_whole),
+        T(test_a_nystromformer_trains_on_a_device),   T(test_a_plan_for_a_device_needs_none),
     };
 
     setenv("POLYD_CUDA_PLUGIN", EMULATED_PLUGIN, 0);

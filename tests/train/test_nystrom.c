@@ -67,12 +67,50 @@ static void test_nystrom_of_two_ranks_is_that_of_one(void **state)
     }
 }
 
+static double largest_residual(const struct book *b)
+{
+    double most = 0;
+
+    for (size_t i = 0; i < b->count; i++)
+        if (!strncmp(b->points[i].key, "nystrom/residual/", 17) && b->points[i].value > most)
+            most = b->points[i].value;
+    return most;
+}
+
+/* One step of the pseudo-inverse leaves much of it, thirty leave little; a run says so once. */
+static void test_nystrom_large_residual_is_one_event(void **state)
+{
+    static const struct {
+        const char *steps;
+        bool large;
+    } forms[] = {{",\"pinv_iterations\":1", true}, {",\"pinv_iterations\":30", false}};
+
+    (void)state;
+    for (size_t f = 0; f < sizeof forms / sizeof *forms; f++) {
+        struct book b = {0};
+        struct train_outcome out;
+        struct pd_why why;
+        char model[128], *event;
+
+        snprintf(model, sizeof model, "%s%s", SMALL, forms[f].steps);
+        clear();
+        if (run(job(1, LISTOPS, model, ""), &b, NULL, 1, &out, &why) != PD_OK)
+            fail_msg("%s", why.text);
+        assert_true((largest_residual(&b) > 0.01) == forms[f].large);
+        event = strstr(b.events, "large_residual");
+        assert_true((event != NULL) == forms[f].large);
+        assert_null(event ? strstr(event + 1, "large_residual") : NULL);
+        close_book(&b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_nystrom_resume_is_bit_identical_at_random_stops, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_nystrom_of_two_ranks_is_that_of_one, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_nystrom_large_residual_is_one_event, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -51,7 +51,7 @@ try {
             const at = await daemon.get(`/api/v1/runs/${run}`);
             return at.state === 'ended' && at;
         }, { limit: 6 * 3600000, every: 500 });
-        const seconds = (Date.now() - began) / 1000, { config } = ended;
+        const seconds = (Date.now() - began) / 1000, config = ended.document;
         const keys = ['acc/test', 'acc/val', 'nystrom/residual/1', 'nystrom/residual/2'];
         const { series } = await daemon.get(`/api/v1/runs/${run}/series?buckets=10000&${keys.map(key => `key=${encodeURIComponent(key)}`).join('&')}`);
         const of = key => series.find(one => one.key === key)?.data.map(point => point.max ?? point.mean) ?? [];

@@ -193,9 +193,10 @@ static void test_pathfinder_marks_of_class_1_alone_are_joined(void **state)
         pd_buf_init(&text, 0);
         for (uint64_t i = 0; i < 1000; i++) {
             static const int arms[] = {0, 1, -1, SIDE, -SIDE};
-            struct shown p = {{0}};
+            struct shown p;
             int class = -1;
 
+            memset(&p, 0, sizeof p);
             assert_int_equal(data_sequence_make(&s, i, &text, &class, &why), PD_OK);
             assert_true(class == 0 || class == 1);
             ones += class;

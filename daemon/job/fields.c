@@ -354,9 +354,10 @@ const struct job_field job_fields[] = {
           "the first stage",
           "kernels/ATTENTION.md#3-scales")},
     {ROW("/attention/n_valid", JOB_T_BOOL, config.attention.n_valid), DEF("false"), WITH(job_use_n_valid),
-     SAYS("N of a sequence is the number of its tokens that are not padding: c is multiplied by sqrt(N / that "
-          "number)",
-          "kernels/ATTENTION.md#4-n")},
+     SAYS(
+         "N of a sequence is the number of its tokens that are not padding: c is multiplied by sqrt(N / that "
+         "number)",
+         "kernels/ATTENTION.md#4-n")},
     {ROW("/attention/qk_norm", JOB_T_BOOL, config.attention.qk_norm),
      RULE(job_rule_qk_norm, "S2-S5: true, else false"),
      SAYS("apply RMSNorm to the queries and keys of each head",

@@ -61,7 +61,7 @@ JOB_RULES(JOB_RULE_DECLARE)
       "above 0, sigmoid_bias, or a formula",                                                                 \
       uses_n(g))                                                                                             \
     X(n_valid, "unless model.arch is nystrom and attention.activation poly with scale fixed or learned",     \
-      job_network(g->model.arch)->landmarks && poly(g) && uses_n(g))                                         \
+      job_network(g->model.arch)->landmarks &&poly(g) && uses_n(g))                                          \
     X(qk_gain, "unless attention.qk_norm is on, with more than one head",                                    \
       g->attention.qk_norm && g->model.heads > 1)                                                            \
     X(form, "unless attention.activation is poly with a degree of 1 or 2, or sima, without dropout",         \

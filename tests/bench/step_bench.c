@@ -455,9 +455,8 @@ static void dump(struct bench *b, const struct model *model)
     const struct model_spec *s = model_spec(model);
     const bool tokens = model_reads_tokens(s);
     const struct pk_shape one = PK_SHAPE(1), rows = PK_SHAPE(b->train.batch),
-                          input = tokens
-                                      ? PK_SHAPE(b->train.batch, s->context)
-                                      : PK_SHAPE(b->train.batch, s->channels, s->image_h, s->image_w);
+                          input = tokens ? PK_SHAPE(b->train.batch, s->context)
+                                         : PK_SHAPE(b->train.batch, s->channels, s->image_h, s->image_w);
     struct model_store *store = NULL;
     struct pk_graph *graph = NULL;
     struct pk_exec *exec = NULL;

@@ -190,7 +190,8 @@ static void test_arena_pairs_are_of_one_document_or_of_two(void **state)
 
 static void test_arena_paths_of_other_lengths_are_padded(void **state)
 {
-    const struct data_sequences s = {.kind = DATA_SET_PATHFINDER_GEN, .seed = 3, .context = 2048, .contour = 12};
+    const struct data_sequences s = {
+        .kind = DATA_SET_PATHFINDER_GEN, .seed = 3, .context = 2048, .contour = 12};
     struct pd_buf text;
     struct pd_why why;
     int class, blanks = 0;

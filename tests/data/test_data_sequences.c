@@ -216,7 +216,7 @@ static void test_pathfinder_marks_of_class_1_alone_are_joined(void **state)
                       judged[1], strictly);
         assert_true(judged[0] > 400 && judged[1] > 400);
         assert_true(10 * strictly > judged[1]); /* the strict reading does see some curves */
-        assert_in_range(ones, 430, 570);       /* 4.4 deviations of a fair coin */
+        assert_in_range(ones, 430, 570);        /* 4.4 deviations of a fair coin */
         pd_buf_done(&text);
     }
 }

@@ -444,12 +444,12 @@ static void test_lists_name_what_can_run(void **state)
         "must be one of patches, keys, window, channels, context, row, or a number; did you mean 'patches'?");
     want_error("{\"train\":{\"precision\":\"fp8\"}}", "#/train/precision",
                "must be one of fp32, bf16, fp64, tf32");
-    want_error(
-        "{\"data\":{\"dataset\":\"mine\"}}", "#/data/dataset",
-        "must be one of mnist, digits_gen, cifar10, imagenet1k, tiny_imagenet, image_folder, listops, listops_gen, "
-        "imdb, aan, pathfinder_gen, lra_image, text, ptb, "
-        "wikitext2, wikitext103, pg19, openwebtext, pde_convection, pde_reaction, text_labels, "
-        "text_gen, pde_wave, text_pairs");
+    want_error("{\"data\":{\"dataset\":\"mine\"}}", "#/data/dataset",
+               "must be one of mnist, digits_gen, cifar10, imagenet1k, tiny_imagenet, image_folder, listops, "
+               "listops_gen, "
+               "imdb, aan, pathfinder_gen, lra_image, text, ptb, "
+               "wikitext2, wikitext103, pg19, openwebtext, pde_convection, pde_reaction, text_labels, "
+               "text_gen, pde_wave, text_pairs");
 }
 
 static void test_unknown_keys_and_suggestions(void **state)

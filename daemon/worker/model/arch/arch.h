@@ -23,7 +23,8 @@ struct model_arch {
     bool causal;
     bool transposed; /* matrices lie as [out, in] */
     bool distils;    /* it has a distillation head: forward also sets n->own and n->distilled */
-    bool class_id;   /* with MODEL_POOL_CLS the last id of its vocabulary is the class token, which no text has */
+    bool
+        class_id; /* with MODEL_POOL_CLS the last id of its vocabulary is the class token, which no text has */
 
     /* Its own part of the shape, from the document: *ret holds what data and document say to all networks.
      * NULL: it has none. */

@@ -274,7 +274,7 @@ static void test_a_plan_for_a_device_needs_none(void **state)
 
 /* ---- a recorded step ---- */
 
-#define LEAVES 64
+#define LEAVES 256
 #define BATCH 2
 
 /* A training step of a Nystromformer, with memory of its own. */
@@ -420,7 +420,7 @@ static void test_a_nystromformer_step_is_recorded_whole(void **state)
 #define NYSTROM(device)                                                                                      \
     "{\"model\":{\"preset\":\"nystrom_micro\",\"width\":16,\"depth\":1,\"heads\":1,\"mlp_ratio\":1,"         \
     "\"context\":32,\"landmarks\":8,\"conv_kernel\":5},\"attention\":{\"activation\":\"poly\",\"degree\":3," \
-    "\"scale\":\"learned\"},\"data\":{\"dataset\":\"listops_gen\",\"split\":{\"train\":24,\"val\":8,"        \
+    "\"scale\":\"learned\"},\"data\":{\"dataset\":\"listops_gen\",\"split\":{\"train\":60,\"val\":8,"        \
     "\"test\":3}},\"diagnostics\":{\"every\":4,\"probe_batch\":2},\"resources\":{\"device\":\"" device       \
     "\",\"threads\":1},\"train\":{\"steps\":6,\"batch\":4,\"eval_every\":3,\"precision\":\"fp32\","          \
     "\"checkpoint_every\":{\"steps\":2}}}"

@@ -211,6 +211,13 @@ void PK_FN(matmul_finish_row)(enum pk_act act, int64_t n, const real *t, const r
     }
 }
 
+/* Asks for the lines of n values at `x`. A row of a block is shorter than what the processor's own prefetching needs. */
+INLINE void prefetch_row(const real *x, int64_t n)
+{
+    for (int64_t j = 0; j < n; j += 64 / (int64_t)sizeof(real))
+        __builtin_prefetch(x + j);
+}
+
 void PK_FN(matmul_finish)(const struct cpu_matmul *p, int64_t batch, int64_t i, int64_t j, int64_t n,
                           const real *t)
 {
@@ -219,7 +226,12 @@ void PK_FN(matmul_finish)(const struct cpu_matmul *p, int64_t batch, int64_t i, 
     real bias_part[256], extra_part[256];
 
     if (p->residual_in_place && p->act == PK_ACT_NONE)
-        extra = NULL; /* added already */
+        extra = NULL;                                               /* added already */
+    if (extra && i + 1 < p->m && extra->stride[p->lead + 1] == 1) { /* for the next row */
+        const int64_t at = cpu_offset(extra->shape.dim, extra->stride, p->lead, batch);
+
+        prefetch_row((const real *)extra->data + at + (i + 1) * extra->stride[p->lead] + j, n);
+    }
     for (int64_t j0 = 0; j0 < n;) {
         int64_t len = n - j0;
         const real *bias = NULL, *other = NULL;

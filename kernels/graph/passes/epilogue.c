@@ -1,8 +1,9 @@
 /* Epilogues: operations on the result of a matmul, or of another node, that become part of it.
  *
- * The exact GELU is not fused if its argument is needed later: cuBLASLt has only the tanh form, and an own kernel
- * would save nothing. The same holds for ReLU: the library stores its mask as bits in an internal order, and only
- * small models here train with it. */
+ * Both forms of GELU are fused even if their argument is needed later: on a CPU they are computed while a block of the
+ * product is in the cache, and cuBLASLt has the tanh form; for the exact one a GPU runs the same passes over memory as
+ * without fusing. ReLU is not fused then: the library stores its mask as bits in an internal order, and only small
+ * models here train with it. */
 #include "kernels/graph/passes/passes.h"
 #include "kernels/graph/passes/rewrite.h"
 
@@ -35,20 +36,22 @@ static enum pk_act activation_of(const struct pk_node *n)
     return PK_ACT_NONE;
 }
 
-/* If `n` is g act'(x), as differentiation emits it: which of its two inputs is x (0 or 1); else -1. Only for the
- * activation whose slope cuBLASLt has; for the exact GELU nothing is gained, since the product is read again. */
-static int32_t slope_of(const struct pk_node *n)
+/* If `n` is g act'(x), as differentiation emits it: which of its two inputs is x (0 or 1), and act; else -1. */
+static int32_t slope_of(const struct pk_node *n, enum pk_act *ret_act)
 {
     const struct pk_expr *e = n->op == PK_OP_EXPR ? n->attr->expr : NULL;
 
     if (!e || n->n_in != 2 || e->count != 4 || e->code[3].op != PK_EX_MUL)
         return -1;
     for (int32_t at = 0; at < 2; at++) { /* x and its slope, before or after g */
-        int32_t g = at ? 0 : 2;
+        const int32_t g = at ? 0 : 2;
+        const uint8_t slope = e->code[at + 1].op;
 
-        if (e->code[at].op == PK_EX_IN && e->code[at + 1].op == PK_EX_DGELU_TANH &&
-            e->code[g].op == PK_EX_IN && e->code[g].arg != e->code[at].arg)
-            return e->code[at].arg;
+        if (e->code[at].op != PK_EX_IN || (slope != PK_EX_DGELU && slope != PK_EX_DGELU_TANH) ||
+            e->code[g].op != PK_EX_IN || e->code[g].arg == e->code[at].arg)
+            continue;
+        *ret_act = slope == PK_EX_DGELU ? PK_ACT_GELU : PK_ACT_GELU_TANH;
+        return e->code[at].arg;
     }
     return -1;
 }
@@ -131,11 +134,12 @@ static bool epilogue_add(struct pk_pass *p, struct pk_node *n)
     return true;
 }
 
-static bool epilogue_slope(struct pk_pass *p, struct pk_node *n)
+/* `n` multiplies input 1 - `at` by the slope of `act` at input `at`. */
+static bool epilogue_slope(struct pk_pass *p, struct pk_node *n, int32_t at, enum pk_act act)
 {
     struct pk_graph *g = p->g;
-    uint32_t pre = n->in[slope_of(n)];
-    struct pk_node *m = sole_maker(p, n, n->in[1 - slope_of(n)], PK_OP_MATMUL);
+    uint32_t pre = n->in[at];
+    struct pk_node *m = sole_maker(p, n, n->in[1 - at], PK_OP_MATMUL);
     const struct pk_value *x = &g->value[pre];
     uint32_t in[3];
 
@@ -146,7 +150,7 @@ static bool epilogue_slope(struct pk_pass *p, struct pk_node *n)
     in[2] = pre;
     if (!absorb(p, n, m, in, 3))
         return false;
-    n->attr->matmul.act = PK_ACT_GELU_TANH;
+    n->attr->matmul.act = act;
     n->attr->matmul.slope = true;
     return true;
 }
@@ -236,6 +240,7 @@ bool pk_pass_epilogues(struct pk_pass *p)
     for (uint32_t i = 1; i < g->n_node; i++) {
         struct pk_node *n = &g->node[i], *m;
         enum pk_act act;
+        int32_t at;
 
         if (n->dead || n->op != PK_OP_EXPR)
             continue;
@@ -250,8 +255,10 @@ bool pk_pass_epilogues(struct pk_pass *p)
                     return false;
                 n->attr->matmul.act = act;
             }
-        } else if (slope_of(n) >= 0 && !epilogue_slope(p, n)) {
-            return false;
+        } else {
+            at = slope_of(n, &act);
+            if (at >= 0 && !epilogue_slope(p, n, at, act))
+                return false;
         }
     }
     return true;
@@ -290,8 +297,8 @@ static uint32_t product_anew(struct pk_graph *g, uint32_t m, const struct pk_att
     return y.id;
 }
 
-/* The activation `n` of a matmul whose result others read too, as the backward part does. */
-static bool keep(struct pk_pass *p, uint32_t n, bool *changed)
+/* The activation `n`, which is `act`, of a matmul whose result others read too, as the backward part does. */
+static bool keep(struct pk_pass *p, uint32_t n, enum pk_act act, bool *changed)
 {
     struct pk_graph *g = p->g;
     uint32_t x = g->node[n].in[0], m = g->value[x].node, y;
@@ -302,7 +309,7 @@ static bool keep(struct pk_pass *p, uint32_t n, bool *changed)
         g->node[m].attr->matmul.has_residual)
         return true;
     attr = *g->node[m].attr;
-    attr.matmul.act = PK_ACT_GELU_TANH;
+    attr.matmul.act = act;
     attr.matmul.keeps = true;
     y = product_anew(g, m, &attr);
     if (!y)
@@ -430,9 +437,12 @@ bool pk_pass_extra_outputs(struct pk_pass *p, bool *ret_changed)
     bool ok = true;
 
     *ret_changed = false;
-    for (uint32_t i = 1; i < n_node && ok; i++)
-        if (!g->node[i].dead && activation_of(&g->node[i]) == PK_ACT_GELU_TANH)
-            ok = keep(p, i, ret_changed);
+    for (uint32_t i = 1; i < n_node && ok; i++) {
+        const enum pk_act act = g->node[i].dead ? PK_ACT_NONE : activation_of(&g->node[i]);
+
+        if (act == PK_ACT_GELU || act == PK_ACT_GELU_TANH)
+            ok = keep(p, i, act, ret_changed);
+    }
     for (uint32_t i = 1; i < n_node && ok; i++)
         if (!g->node[i].dead && g->node[i].op == PK_OP_SUM)
             ok = add_up(p, i, ret_changed);

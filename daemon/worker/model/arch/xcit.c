@@ -135,16 +135,18 @@ static struct pk_val project(struct net *n, struct pk_val x, const struct model_
     return pk_reshape(n->g, x, PK_SHAPE(n->batch, tokens, 3, s->heads, s->width / s->heads));
 }
 
-/* 1 / |row|, of the rows of (B, H, d, N). */
-static struct pk_val inverse_norms(struct net *n, struct pk_val rows)
+/* 1 / |channel over all tokens| of x (B, N, H, d), as (B, H, d, 1). Squared and summed as x is stored, channels
+ * innermost: this and its derivative then run along memory. */
+static struct pk_val inverse_norms(struct net *n, struct pk_val x)
 {
-    struct pk_val sum = pk_sum(n->g, pk_mul(n->g, rows, rows), 1u << 3, true);
+    static const int32_t order[] = {0, 2, 3, 1};
+    struct pk_val sum = pk_sum(n->g, pk_mul(n->g, x, x), 1u << 1, true);
 
     pk_graph_exact(n->g, true);
     sum = pk_max2(n->g, sum, pk_fill(n->g, n->m->spec.dtype, PK_SHAPE(1), NORM_LEAST * NORM_LEAST));
     sum = pk_unary(n->g, PK_EX_RSQRT, sum);
     pk_graph_exact(n->g, false);
-    return sum; /* (B, H, d, 1) */
+    return pk_permute(n->g, sum, order);
 }
 
 static struct pk_val temperature(struct net *n, const char *path)
@@ -206,12 +208,12 @@ static struct pk_val cross_covariance(struct net *n, struct pk_val x, const char
 
     for (int i = 0; i < 3; i++)
         part[i] = pk_reshape(n->g, pk_slice(n->g, qkv, 2, i, 1), PK_SHAPE(n->batch, n->tokens, s->heads, d));
+    norm[0] = inverse_norms(n, part[0]);
+    norm[1] = inverse_norms(n, part[1]);
     part[0] = pk_permute(n->g, part[0], rows); /* (B, H, d, N) */
     part[1] = pk_permute(n->g, part[1], rows);
     part[2] = pk_permute(n->g, part[2], columns); /* (B, H, N, d) */
     z = pk_matmul(n->g, part[0], pk_transpose(n->g, part[1]));
-    norm[0] = inverse_norms(n, part[0]);
-    norm[1] = inverse_norms(n, part[1]);
     pk_graph_exact(n->g, true); /* rounding logits before a power multiplies the error by it */
     z = pk_mul(n->g, pk_mul(n->g, z, pk_mul(n->g, norm[0], tau)), pk_transpose(n->g, norm[1]));
     pk_graph_exact(n->g, false);

@@ -291,6 +291,81 @@ static bool is_about(double arena, double want)
     return fabs(arena - want) < 0.05 * want;
 }
 
+/* ---- the forecast against what a run takes ---- */
+
+static struct {
+    struct {
+        void *at;
+        size_t bytes;
+    } block[4096];
+    size_t now, most;
+} taken;
+
+static void *counted_alloc(struct pk_backend *b, size_t bytes)
+{
+    void *at = pk_backend_cpu()->alloc(b, bytes);
+    size_t i = 0;
+
+    while (at && taken.block[i].at)
+        assert_true(++i < sizeof taken.block / sizeof *taken.block);
+    if (!at)
+        return NULL;
+    taken.block[i].at = at;
+    taken.block[i].bytes = bytes;
+    taken.now += bytes;
+    taken.most = taken.now > taken.most ? taken.now : taken.most;
+    return at;
+}
+
+static void counted_free(struct pk_backend *b, void *at)
+{
+    for (size_t i = 0; at && i < sizeof taken.block / sizeof *taken.block; i++)
+        if (taken.block[i].at == at) {
+            taken.block[i].at = NULL;
+            taken.now -= taken.block[i].bytes;
+            break;
+        }
+    pk_backend_cpu()->free(b, at);
+}
+
+#define SIZED(model, train)                                                                                  \
+    "{\"model\":{" model                                                                                     \
+    "},\"data\":{\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\",\"train\":64,"                     \
+    "\"val\":8}},\"diagnostics\":{\"every\":0},\"resources\":{\"device\":\"cpu\",\"threads\":1},"            \
+    "\"train\":{\"steps\":2,\"batch\":32,\"eval_every\":2" train "}}"
+
+/* What the back end was asked for at most, evaluation and checkpoints included, is at most 3 % off the forecast. */
+static void test_forecast_is_what_a_run_takes(void **state)
+{
+    static const char *const jobs[] = {
+        SIZED("\"preset\":\"swin_micro\"", ""),
+        SIZED("\"preset\":\"swin_micro\"", ",\"recompute\":\"off\""),
+        SIZED("\"preset\":\"xcit_micro\"", ""),
+        SIZED("\"preset\":\"xcit_micro\"", ",\"ema\":0.9,\"accumulation\":2"),
+    };
+    struct pk_backend_api api = *pk_backend_cpu();
+
+    (void)state;
+    api.alloc = counted_alloc;
+    api.free = counted_free;
+    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+        const double forecast = (double)forecast_of(jobs[i], 0, "\"total_bytes\":");
+        struct train_outcome out;
+        struct pd_why why = {""};
+        struct book b = {0};
+
+        clear();
+        memset(&taken, 0, sizeof taken);
+        run_api = &api;
+        if (run(jobs[i], &b, NULL, 1, &out, &why) != PD_OK)
+            fail_msg("%s", why.text);
+        run_api = NULL;
+        if (fabs((double)taken.most - forecast) > 0.03 * forecast)
+            fail_msg("job %zu: %zu bytes taken, %.0f forecast", i, taken.most, forecast);
+        close_book(&b);
+    }
+}
+
 static void test_activations_are_kept_where_asked_for_or_where_they_fit(void **state)
 {
     static const struct {
@@ -698,6 +773,7 @@ int main(void)
         T(test_parts_make_the_step_of_the_whole_batch),
         T(test_averages_are_those_of_the_weights),
         T(test_averages_are_judged_and_served_where_asked_for),
+        T(test_forecast_is_what_a_run_takes),
         T(test_forecast_counts_averages_and_parts),
         T(test_forecast_of_a_checkpoint_is_the_same_in_any_precision),
         T(test_forecast_of_a_share_of_the_moments),

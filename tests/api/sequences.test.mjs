@@ -99,6 +99,9 @@ test('what a Nystromformer cannot read is refused with both numbers', { skip }, 
     await refused('front', text('11'), /id 11 is beyond the vocabulary, whose ids are 0 to 10/); // its class token
     await refused('two', tokens([1, 3], [1, 2, 3]), /3 tokens are no two texts of the same length/);
     await refused('two', tokens([1, 66], [...many, ...many]), /33 tokens, and the model has 32 positions for each text/);
+    // each half of a short row is one text, which padding follows
+    const logits = async input => (await infer('two', input)).json.outputs.find(o => o.name === 'logits').data;
+    assert.deepEqual(await logits(tokens([1, 4], [3, 7, 8, 5])), await logits(text('3 7\t8 5')));
     const other = await upload('never', write(g.weights), { ...g.description, model: { ...g.description.model, landmarks: 5 } });
     assert.equal(other.status, 422, other.text);
     assert.match(other.text, /must divide model.context: 5 landmarks, 32 tokens/);

@@ -26,6 +26,11 @@ static bool classes(const struct job_config *g)
     return job_config_task(g)->classes;
 }
 
+static bool samples(const struct job_config *g)
+{
+    return !text(g);
+}
+
 static bool averaged(const struct job_config *g)
 {
     return g->train.ema > 0;
@@ -497,8 +502,9 @@ const struct job_metric job_metrics[] = {
      .title = "Skipped steps",
      .group = JOB_METRIC_TRAINING,
      .exact = true,
-     .text = "Steps skipped so far because the loss or a gradient was not finite; past a limit the run "
-             "counts as diverged.",
+     .text =
+         "Steps skipped so far because the loss or a gradient was not finite; past a limit the run "
+         "counts as diverged. With L-BFGS also the trials of its line search whose loss counted as infinite.",
      .source = "Counter of the trainer; the job’s train.nonfinite_limit."},
     WEIGHTS(KURTOSIS) WEIGHTS(HILL) WEIGHTS(RATIO) WEIGHTS(TOP_SHARE) WEIGHTS(LAYER_RATIO){
         .key = "attn/fro/<layer>[/<head>]",
@@ -634,13 +640,15 @@ const struct job_metric job_metrics[] = {
      .text = "Wall time of one optimiser step, data loading included.",
      .source = "Clock of the worker, mean since its last report."},
     {.key = "samples_per_s",
-     .title = "Images per second",
-     .unit = "images/s",
+     .title = "Samples per second",
+     .unit = "samples/s",
      .better = JOB_METRIC_MORE,
      .group = JOB_METRIC_SYSTEM,
-     .text = "Images that training consumed per second.",
+     .text =
+         "Samples that training consumed per second: pictures or texts; of an equation, the whole grid is "
+         "one sample.",
      .source = "Clock of the worker.",
-     .written = classes},
+     .written = samples},
     {.key = "tokens_per_s",
      .title = "Tokens per second",
      .unit = "tokens/s",

@@ -23,6 +23,15 @@
     "\"steps\":24,\"batch\":8,\"eval_every\":7,\"optimizer\":{\"lr\":0.01},\"clip_norm\":0.5,"               \
     "\"schedule\":{\"warmup_steps\":4},\"checkpoint_every\":{\"steps\":6}"
 
+/* A small equation by L-BFGS. attention: the inside of that object; more: further fields of the optimiser. */
+#define EQUATION(device, attention, steps, more)                                                             \
+    "{\"model\":{\"preset\":\"pinn_micro\",\"width\":4,\"mlp_ratio\":1,\"head_width\":5},"                   \
+    "\"data\":{\"dataset\":\"pde_convection\",\"pde\":{\"grid\":5,\"test_grid\":4,\"coefficient\":3}},"      \
+    "\"attention\":{" attention "},\"diagnostics\":{\"every\":3},"                                           \
+    "\"resources\":{\"device\":\"" device "\",\"threads\":1},"                                               \
+    "\"train\":{\"steps\":" steps ",\"eval_every\":3,\"optimizer\":{\"name\":\"lbfgs\"" more "},"            \
+    "\"checkpoint_every\":{\"steps\":3}}}"
+
 /* Of the test that runs: made by setup. */
 extern char folder[64], checkpoints[128];
 extern struct data_root root;

@@ -314,24 +314,30 @@ static void test_lbfgs_pinn_micro_follows_pytorch(void **state)
 /* With softmax as well, whose second derivatives go by primitives; the probe sees both stacks. */
 static void test_lbfgs_resume_is_bit_identical_at_random_stops(void **state)
 {
-    static const char *const attention[] = {"\"activation\":\"poly\",\"scale\":\"learned\"",
-                                            "\"activation\":\"softmax\""};
-    char json[1024];
+    (void)state;
+    check_random_stops(EQUATION("cpu", "\"activation\":\"poly\",\"scale\":\"learned\"", "8", ""), 4);
+    clear();
+    check_random_stops(EQUATION("cpu", "\"activation\":\"softmax\"", "8", ""), 4);
+}
+
+/* A first step so long that powers overflow: the trials are counted, more of them than steps, and the run goes on from
+ * its checkpoints. */
+static void test_lbfgs_infinite_trials_are_counted(void **state)
+{
+    static const char job[] = EQUATION("cpu", "\"activation\":\"poly\",\"degree\":5", "8", ",\"lr\":1e7");
+    struct train_outcome out;
+    struct book book = {0};
+    struct pd_why why = {""};
 
     (void)state;
-    for (size_t i = 0; i < sizeof attention / sizeof *attention; i++) {
-        snprintf(json, sizeof json,
-                 "{\"model\":{\"preset\":\"pinn_micro\",\"width\":4,\"mlp_ratio\":1,\"head_width\":5},"
-                 "\"data\":{\"dataset\":\"pde_convection\",\"pde\":{\"grid\":5,\"test_grid\":4,"
-                 "\"coefficient\":3}},"
-                 "\"attention\":{%s},\"diagnostics\":{\"every\":3},"
-                 "\"resources\":{\"device\":\"cpu\",\"threads\":1},"
-                 "\"train\":{\"steps\":8,\"eval_every\":3,\"optimizer\":{\"name\":\"lbfgs\"},"
-                 "\"checkpoint_every\":{\"steps\":3}}}",
-                 attention[i]);
-        check_random_stops(json, 4);
-        clear();
-    }
+    if (run(job, &book, NULL, 1, &out, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    assert_int_equal(out.result, TRAIN_DONE);
+    assert_true(out.nonfinite > 8);
+    assert_true(out.loss_train < find(&book, "loss/train", 1)->value);
+    close_book(&book);
+    clear();
+    check_random_stops(job, 2);
 }
 
 int main(void)
@@ -341,6 +347,7 @@ int main(void)
         cmocka_unit_test(test_lbfgs_reaches_a_minimum_of_many_steps),
         cmocka_unit_test(test_lbfgs_infinite_trial_is_stepped_back_from),
         cmocka_unit_test_setup_teardown(test_lbfgs_resume_is_bit_identical_at_random_stops, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lbfgs_infinite_trials_are_counted, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lbfgs_pinn_micro_follows_pytorch, setup, teardown),
     };
 

@@ -105,7 +105,8 @@ static enum pd_err state_from_meta(const struct data_st *st, struct train_state 
                                 .best_value = numbers[3],
                                 .score = numbers[4],
                                 .stop_best = numbers[5]};
-    if (ret->step < 0 || ret->applied < 0 || ret->applied + ret->nonfinite != ret->step)
+    /* nonfinite counts skipped steps, and the trials of a line search, of which a step may have many */
+    if (ret->applied < 0 || ret->applied > ret->step || ret->applied + ret->nonfinite < ret->step)
         return pd_fail(why, PD_ERR_CORRUPT, "the checkpoint's counts contradict each other");
     return PD_OK;
 }

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "daemon/worker/data/data.h"
 #include "daemon/worker/model/model.h"
 #include "daemon/worker/task/task.h"
 
@@ -346,6 +347,52 @@ static void test_gradients_of_every_attention(void **state)
     }
 }
 
+/* The loss of each equation by each way of differentiating u: gradients of second order, of the wave's residual of third
+ * order. */
+static void test_gradients_of_equations(void **state)
+{
+    (void)state;
+    for (int form = 0; form < 6; form++) {
+        const struct model_spec s = {.arch = &model_pinnsformer,
+                                     .width = 4,
+                                     .depth = 1,
+                                     .heads = 2,
+                                     .mlp_width = 5,
+                                     .head_width = 6,
+                                     .bias = true,
+                                     .norm_eps = 1e-6,
+                                     .equation = form % 3 == 0   ? DATA_EQUATION_CONVECTION
+                                                 : form % 3 == 1 ? DATA_EQUATION_REACTION
+                                                                 : DATA_EQUATION_WAVE,
+                                     .coefficient = 1.5,
+                                     .context = 3,
+                                     .step = 0.1,
+                                     .grid = {3, 4},
+                                     .test_grid = {3, 4},
+                                     .attention.phi = form % 2 ? PK_PHI_SOFTMAX : PK_PHI_POLY,
+                                     .attention.degree = 3,
+                                     .attention.n_for_scale = 4,
+                                     .attention.scale_value = 0.5,
+                                     .attention.scale_lr_mult = 1,
+                                     .attention.init_logit_std = -1,
+                                     .dtype = PK_F64};
+        const struct model_train_options o = {.loss = task_equation.loss, .batch = 1, .shift = form > 2};
+        struct pk_graph *g = NULL;
+        struct model *m = make(&s);
+        struct rig *r;
+        struct pd_why why;
+        char what[64];
+
+        if (model_graph_train(m, &o, true, &g, &why) != PD_OK)
+            fail_msg("%s", why.text);
+        r = rig_of(g);
+        snprintf(what, sizeof what, "equation %d, %s", form % 3, o.shift ? "shift" : "sum");
+        check_gradients(r, what);
+        rig_free(r);
+        model_free(m);
+    }
+}
+
 /* By hand, from the builder's words alone, what timm and nanoGPT write down. */
 static struct pk_graph *ordinary(const struct model *m, bool gpt, int64_t batch, int64_t tokens)
 {
@@ -575,6 +622,7 @@ int main(void)
         cmocka_unit_test(test_gradients_of_every_placement),
         cmocka_unit_test(test_gradients_of_whole_networks),
         cmocka_unit_test(test_gradients_of_every_attention),
+        cmocka_unit_test(test_gradients_of_equations),
         cmocka_unit_test(test_s1_is_the_ordinary_block_bit_for_bit),
         cmocka_unit_test(test_stochastic_depth_grows_with_the_depth),
         cmocka_unit_test(test_norms_per_block_are_those_of_the_paper),

@@ -28,7 +28,8 @@ struct job_metric {
     const char *title;  /* of its chart */
     const char *panel;  /* keys of one panel share a chart; NULL: one of its own */
     const char *series; /* names it among those of its panel; NULL: it is alone */
-    const char *unit; /* share, bytes, nats, ms, watts, celsius, flop/s, images/s, tokens/s; NULL: a number */
+    const char
+        *unit; /* share, bytes, nats, ms, watts, celsius, flop/s, samples/s, tokens/s; NULL: a number */
     enum job_metric_better better;
     enum job_metric_writer writer;
     enum job_metric_group group;

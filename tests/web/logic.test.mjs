@@ -302,7 +302,7 @@ test('test_metrics_each_is_explained_in_a_sentence_with_its_source', needsPolyd,
         assert.ok(metric.source.length > 0 && metric.title.length > 0, metric.key);
     }
     assert.equal(describe('something/else').title, 'something/else');
-    assert.deepEqual(['loss/val', 'acc/train', 'samples_per_s', 'my/own'].map(fullTitle), ['Validation loss', 'Training accuracy', 'Images per second', 'my/own']);
+    assert.deepEqual(['loss/val', 'acc/train', 'samples_per_s', 'my/own'].map(fullTitle), ['Validation loss', 'Training accuracy', 'Samples per second', 'my/own']);
 });
 
 test('test_metrics_have_their_keys_for_names_until_the_catalogue_has_come', needsPolyd, () => {
@@ -466,8 +466,8 @@ test('test_metric_values_carry_their_unit', needsPolyd, () => {
     assert.equal(present(describe('mem/peak'), 2048), '2.0 KiB');
     assert.equal(present(describe('step_ms'), null), '–');
     assert.equal(present(describe('sys/flops'), 4.76e10), '47.6 GFLOP/s');
-    assert.equal(present(describe('samples_per_s'), 2412), '2.41 k img/s');
-    assert.equal(present(describe('samples_per_s'), 999.99), '1 k img/s');
+    assert.equal(present(describe('samples_per_s'), 2412), '2.41 k samples/s');
+    assert.equal(present(describe('samples_per_s'), 999.99), '1 k samples/s');
     assert.equal(present(describe('loss/val'), NaN), 'NaN');
     for (const metric of metrics)
         assert.ok(metric.text.endsWith('.') && metric.source.length > 8, metric.key);

@@ -180,7 +180,7 @@ const units = {
     watts: { title: 'W', tick: number, value: v => `${number(v)} W` },
     celsius: { title: '°C', tick: number, value: v => `${number(v)} °C` },
     'flop/s': { title: 'FLOP/s', tick: v => si(v), value: v => si(v, 'FLOP/s') },
-    'images/s': { title: 'img/s', tick: v => si(v), value: v => si(v, 'img/s') },
+    'samples/s': { title: 'samples/s', tick: v => si(v), value: v => si(v, 'samples/s') },
     'tokens/s': { title: 'tok/s', tick: v => si(v), value: v => si(v, 'tok/s') },
 };
 

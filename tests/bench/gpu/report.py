@@ -194,6 +194,8 @@ BARS = [
     ("XCiT-S12/16, FLOP a second over our ViT-S/16's", ONE, "x", ">=", 0.8, None, rate_against("xcit_s12", "vit_s16")),
     ("tiny ViT against PyTorch eager", ONE, "x", ">=", 3.0, None, step_against("tiny", "torch eager")),
     ("tiny ViT against torch.compile's reduce-overhead", ONE, "x", ">=", 1.5, None, step_against("tiny", "torch graphs")),
+    ("PINNsformer, loss and gradient, softmax, against PyTorch eager", ONE, "x", ">=", 5.0, 20, step("pinn", "vs_torch", "polyd softmax")),
+    ("PINNsformer, loss and gradient, x^3, against PyTorch eager", ONE, "x", ">=", 5.0, 20, step("pinn", "vs_torch")),
     ("AdamW and global clip, GPT-2 124M, over its floor of bytes", ONE, "x", "<=", 1.15, 1.05, optim("of_floor", "adamw+clip")),
     ("AdamW and global clip, against torch's fused", ONE, "x", ">=", 1.5, None, optim("vs_torch", "adamw+clip")),
     ("mSGDW, over its floor of bytes", ONE, "x", "<=", None, 1.05, optim("of_floor", "msgdw")),
@@ -208,7 +210,6 @@ BARS = [
 NOT_BY_US = [
     ("against TritonSigmoid, llm.c, FlashAttention-3", "not measured: not installed beside PyTorch; floors and best SDPA stand for them"),
     ("determinism at <= 3 % cost", "not measured: there is no other mode to compare with; every sum has a fixed order"),
-    ("PINNsformer steps", "not measured: no part yet"),
 ]
 
 

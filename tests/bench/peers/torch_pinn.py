@@ -28,6 +28,10 @@ import time
 import torch
 
 
+# Width, hidden layers, edge of the grid, parameters: as in step_bench.
+SIZES = {"pinn": (32, 256, 512, 51, 453561), "pinn_micro": (16, 64, 128, 21, 33641), "pinn_tiny": (8, 8, 8, 5, 1209)}
+
+
 class Pinnsformer:
     def __init__(self, p, heads, phi, degree, scale, points):
         self.p, self.heads, self.phi, self.degree, self.scale, self.points = p, heads, phi, degree, scale, points
@@ -101,6 +105,21 @@ def shapes(d, hidden, head):
     return {**out, **three("linear_out", d, head, 1)}
 
 
+def build(model, phi, device="cpu"):
+    """A function that evaluates loss and gradient once, and returns the parts of the loss."""
+    d, hidden, head, edge, count = SIZES[model]
+    p = {}
+    for name, shape in shapes(d, hidden, head).items():
+        v = torch.full(shape, 1.0 if name.endswith((".w1", ".w2")) else 0.01, device=device)
+        p[name] = (torch.nn.init.xavier_uniform_(v) if len(shape) == 2 else v).requires_grad_()
+    assert sum(v.numel() for v in p.values()) == count
+    net = Pinnsformer(p, 2, phi, 3, 1 / math.sqrt(edge), 5)
+    step = torch.arange(edge, device=device) / (edge - 1)
+    t = (step[:, None, None] + 1e-4 * torch.arange(5, device=device)).expand(edge, edge, 5).reshape(-1, 5).contiguous()
+    x = (2 * math.pi * step)[None, :, None].expand(edge, edge, 5).reshape(-1, 5).contiguous()
+    return lambda: evaluate(net, x, t, (edge, edge), *convection(50))[1]
+
+
 def vectors(path):
     with open(path, "rb") as f:
         head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
@@ -149,7 +168,7 @@ def resident_mb():
 def main():
     a = argparse.ArgumentParser()
     a.add_argument("program", nargs="?")
-    a.add_argument("--model", choices=["pinn", "pinn_micro"], default="pinn")
+    a.add_argument("--model", choices=list(SIZES), default="pinn")
     a.add_argument("--phi", choices=["softmax", "poly"], default="softmax")
     a.add_argument("--pairs", type=int, default=9)
     a.add_argument("--check", metavar="GOLDEN")
@@ -161,18 +180,8 @@ def main():
     torch.set_num_threads(2)
     torch.set_flush_denormal(True)
     torch.manual_seed(0)
-    d, hidden, head, edge = (32, 256, 512, 51) if a.model == "pinn" else (16, 64, 128, 21)
-    p = {}
-    for name, shape in shapes(d, hidden, head).items():
-        v = torch.full(shape, 1.0 if name.endswith((".w1", ".w2")) else 0.01)
-        p[name] = (torch.nn.init.xavier_uniform_(v) if len(shape) == 2 else v).requires_grad_()
-    assert sum(v.numel() for v in p.values()) == {"pinn": 453561, "pinn_micro": 33641}[a.model]
-    net = Pinnsformer(p, 2, a.phi, 3, 1 / math.sqrt(edge), 5)
-    step = torch.arange(edge) / (edge - 1)
-    t = (step[:, None, None] + 1e-4 * torch.arange(5)).expand(edge, edge, 5).reshape(-1, 5).contiguous()
-    x = (2 * math.pi * step)[None, :, None].expand(edge, edge, 5).reshape(-1, 5).contiguous()
     before = resident_mb()
-    one = lambda: evaluate(net, x, t, (edge, edge), *convection(50))[1]
+    one = build(a.model, a.phi)
     loss = float(sum(one()))
     polyd = subprocess.Popen([a.program, "--model", a.model, "--phi", a.phi, "--threads", "2", "--turns"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert polyd.stdout.readline().strip() == "ready"
@@ -198,4 +207,5 @@ def main():
           f"polyd_mb={polyd_mb:.0f} peer_extra_mb={peer_mb:.0f} memory_ratio={polyd_mb / peer_mb:.3f} load={load[0]:.1f}")
 
 
-main()
+if __name__ == "__main__":
+    main()

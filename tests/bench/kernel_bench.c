@@ -105,6 +105,61 @@ static void unary(const char *name, enum pk_ex op, int64_t n)
     free(out.data);
 }
 
+/* sin, cos and w1 sin x + w2 cos x of -10 .. 10 in the cache, against the C library's functions in a loop. */
+static void trig(void)
+{
+    enum { N = 65536 };
+    static const struct {
+        const char *name;
+        int count;
+        struct {
+            uint8_t op, arg;
+        } code[9];
+    } all[] = {{"sin, in the cache", 2, {{PK_EX_IN, 0}, {PK_EX_SIN, 0}}},
+               {"cos, in the cache", 2, {{PK_EX_IN, 0}, {PK_EX_COS, 0}}},
+               {"w1 sin + w2 cos, in the cache",
+                9,
+                {{PK_EX_IN, 0},
+                 {PK_EX_SIN, 0},
+                 {PK_EX_IN, 1},
+                 {PK_EX_MUL, 0},
+                 {PK_EX_IN, 0},
+                 {PK_EX_COS, 0},
+                 {PK_EX_IN, 2},
+                 {PK_EX_MUL, 0},
+                 {PK_EX_ADD, 0}}}};
+    struct pk_view in[3] = {bench_numbers(PK_SHAPE(N)), bench_numbers(PK_SHAPE(1)),
+                            bench_numbers(PK_SHAPE(1))};
+    struct pk_view out = bench_numbers(PK_SHAPE(N));
+    float *x = in[0].data, *y = out.data;
+
+    for (int i = 0; i < N; i++)
+        x[i] *= 20;
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+        struct pk_expr e = {.count = all[k].count};
+        struct pk_attr attr = {.expr = &e};
+        double ours, library = INFINITY;
+
+        for (int i = 0; i < e.count; i++) {
+            e.code[i].op = all[k].code[i].op;
+            e.code[i].arg = all[k].code[i].arg;
+        }
+        ours = best_of(PK_OP_EXPR, &attr, in, k < 2 ? 1 : 3, &out, 1);
+        for (int turn = 0; turn < TURNS; turn++) {
+            double t = bench_seconds(CLOCK_PROCESS_CPUTIME_ID);
+
+            for (int i = 0; i < N; i++)
+                y[i] = k == 0 ? sinf(x[i]) : k == 1 ? cosf(x[i]) : 0.3f * sinf(x[i]) + 0.4f * cosf(x[i]);
+            library = fmin(library, bench_seconds(CLOCK_PROCESS_CPUTIME_ID) - t);
+        }
+        printf("%-34s %.3f ns an element, C library %.3f ns: %.1f times as fast\n", all[k].name,
+               1e9 * ours / N, 1e9 * library / N, library / ours);
+    }
+    for (int i = 0; i < 3; i++)
+        free(in[i].data);
+    free(out.data);
+}
+
 static void norm(int64_t rows, int64_t d)
 {
     struct pk_attr attr = {.norm = {.kind = PK_NORM_LAYER, .eps = 1e-6, .has_beta = true}};
@@ -185,6 +240,7 @@ int main(int argc, char **argv)
     unary("log", PK_EX_LOG, 8224 * 768);
     unary("sin", PK_EX_SIN, 8224 * 768);
     unary("cos", PK_EX_COS, 8224 * 768);
+    trig();
     norm(8224, 192);
     cross_entropy(2048, 50257);
     pk_backend_cpu()->close(backend);

@@ -7,6 +7,7 @@
 
 #define BLOCK 1024
 #define TASK (16 * BLOCK)
+#define PAIRS 4
 
 /* A value on the stack: memory, or one number for all elements. */
 struct value {
@@ -28,6 +29,8 @@ struct job {
     int n_in;
     struct input in[PK_EXPR_INPUTS];
     real *out;
+    /* sin and cos of one value: k + 1 where the first of them stands, -(k + 1) where the other does */
+    int8_t pair[PK_EXPR_MAX];
 };
 
 #define UNARY_LOOP(f)                                                                                        \
@@ -264,7 +267,81 @@ static void fetch(const struct input *in, int64_t at, int64_t n, real *to)
     }
 }
 
-static void run_block(const struct job *j, int64_t at, int64_t n, real (*buffer)[BLOCK])
+static int operands(enum pk_ex op)
+{
+    switch (op) {
+    case PK_EX_IN:
+    case PK_EX_CONST:
+    case PK_EX_DUP:
+        return 0;
+    case PK_EX_ADD:
+    case PK_EX_SUB:
+    case PK_EX_MUL:
+    case PK_EX_DIV:
+    case PK_EX_MAX:
+    case PK_EX_MIN:
+    case PK_EX_GT:
+    case PK_EX_EQ:
+        return 2;
+    case PK_EX_SELECT:
+        return 3;
+    default:
+        return 1;
+    }
+}
+
+/* sin and cos of one value share the reduction of the argument: the first instruction computes both, and the other
+ * takes its result from there. */
+static void find_pairs(struct job *j)
+{
+    const struct pk_expr *e = j->e;
+    int stack[PK_EXPR_STACK], of[PK_EXPR_MAX]; /* numbers of values: inputs first, then instructions */
+    int sp = 0, pairs = 0;
+
+    for (int i = 0; i < e->count; i++) {
+        const enum pk_ex op = (enum pk_ex)e->code[i].op;
+
+        if (op == PK_EX_IN) {
+            stack[sp++] = e->code[i].arg;
+            continue;
+        }
+        if (op == PK_EX_DUP) {
+            stack[sp] = stack[sp - 1 - e->code[i].arg];
+            sp++;
+            continue;
+        }
+        sp -= operands(op);
+        if (op == PK_EX_SIN || op == PK_EX_COS) {
+            of[i] = stack[sp];
+            for (int k = 0; k < i && pairs < PAIRS && !j->pair[i]; k++)
+                if (e->code[k].op == (op == PK_EX_SIN ? PK_EX_COS : PK_EX_SIN) && of[k] == of[i] &&
+                    !j->pair[k]) {
+                    j->pair[k] = (int8_t)++pairs;
+                    j->pair[i] = (int8_t)-pairs;
+                }
+        }
+        stack[sp++] = PK_EXPR_INPUTS + i;
+    }
+}
+
+static void sin_and_cos(int64_t n, const real *x, real *to_sin, real *to_cos)
+{
+    vec s, c;
+    int64_t i = 0;
+
+    for (; i + W <= n; i += W) {
+        vsincos(vld(x + i), &s, &c);
+        vst(to_sin + i, s);
+        vst(to_cos + i, c);
+    }
+    if (i < n) {
+        vsincos(vldn(x + i, n - i), &s, &c);
+        vstn(to_sin + i, s, n - i);
+        vstn(to_cos + i, c, n - i);
+    }
+}
+
+static void run_block(const struct job *j, int64_t at, int64_t n, real (*buffer)[BLOCK], real (*other)[BLOCK])
 {
     struct value stack[PK_EXPR_STACK];
     const struct pk_expr *e = j->e;
@@ -300,25 +377,6 @@ static void run_block(const struct job *j, int64_t at, int64_t n, real (*buffer)
             stack[sp] = stack[sp - 1 - arg];
             sp++;
             break;
-        case PK_EX_ADD:
-        case PK_EX_SUB:
-        case PK_EX_MUL:
-        case PK_EX_DIV:
-        case PK_EX_MAX:
-        case PK_EX_MIN:
-        case PK_EX_GT:
-        case PK_EX_EQ: {
-            real *to = last ? out : buffer[sp - 2];
-
-            if (!stack[sp - 2].p && !stack[sp - 1].p) {
-                splat(buffer[sp - 2], n, stack[sp - 2].constant);
-                stack[sp - 2].p = buffer[sp - 2];
-            }
-            binary(op, n, stack[sp - 2], stack[sp - 1], to);
-            stack[sp - 2] = (struct value){to, 0};
-            sp--;
-            break;
-        }
         case PK_EX_SELECT: {
             real *to = last ? out : buffer[sp - 3];
             const struct value *v = &stack[sp - 3]; /* a, b, c: c != 0 ? a : b */
@@ -329,13 +387,32 @@ static void run_block(const struct job *j, int64_t at, int64_t n, real (*buffer)
             break;
         }
         default: {
-            real *to = last ? out : buffer[sp - 1];
+            real *to = last ? out : buffer[sp - operands(op)];
 
+            if (operands(op) == 2) {
+                if (!stack[sp - 2].p && !stack[sp - 1].p) {
+                    splat(buffer[sp - 2], n, stack[sp - 2].constant);
+                    stack[sp - 2].p = buffer[sp - 2];
+                }
+                binary(op, n, stack[sp - 2], stack[sp - 1], to);
+                stack[sp - 2] = (struct value){to, 0};
+                sp--;
+                break;
+            }
+            if (j->pair[i] < 0) {
+                stack[sp - 1] = (struct value){other[-j->pair[i] - 1], 0};
+                break;
+            }
             if (!stack[sp - 1].p) {
                 splat(buffer[sp - 1], n, stack[sp - 1].constant);
                 stack[sp - 1].p = buffer[sp - 1];
             }
-            PK_FN(unary)(op, arg, n, stack[sp - 1].p, to);
+            if (j->pair[i] > 0 && op == PK_EX_SIN)
+                sin_and_cos(n, stack[sp - 1].p, to, other[j->pair[i] - 1]);
+            else if (j->pair[i] > 0)
+                sin_and_cos(n, stack[sp - 1].p, other[j->pair[i] - 1], to);
+            else
+                PK_FN(unary)(op, arg, n, stack[sp - 1].p, to);
             stack[sp - 1] = (struct value){to, 0};
             break;
         }
@@ -352,11 +429,12 @@ static void task(void *arg, int64_t number, int thread)
 {
     const struct job *j = arg;
     int64_t end = cpu_min(j->count, (number + 1) * TASK);
-    real buffer[PK_EXPR_STACK][BLOCK] __attribute__((aligned(64)));
+    real buffer[PK_EXPR_STACK][BLOCK] __attribute__((aligned(64))),
+        other[PAIRS][BLOCK] __attribute__((aligned(64)));
 
     (void)thread;
     for (int64_t at = number * TASK; at < end; at += BLOCK)
-        run_block(j, at, cpu_min(BLOCK, end - at), buffer);
+        run_block(j, at, cpu_min(BLOCK, end - at), buffer, other);
 }
 
 enum pd_err PK_FN(expr)(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
@@ -409,6 +487,7 @@ enum pd_err PK_FN(expr)(struct pk_backend *b, const struct pk_call *c, struct pd
             in->stride[in->rank - 1 - i] = t;
         }
     }
+    find_pairs(&j);
     cpu_pool_run(b->pool, cpu_div_up(j.count, TASK), task, &j);
     return PD_OK;
 }

@@ -104,6 +104,21 @@ INLINE vec vsel(ivec m, vec a, vec b)
 {
     return (vec)((m & (ivec)a) | (~m & (ivec)b));
 }
+/* Whether any lane of m, each all ones or 0, is set. */
+INLINE bool vany(ivec m)
+{
+#if CPU_AVX512 && !CPU_F64
+    return _mm512_movepi32_mask((__m512i)m) != 0;
+#elif CPU_AVX2 && !CPU_F64
+    return _mm256_movemask_ps((__m256)m) != 0;
+#else
+    bool any = false;
+
+    for (int i = 0; i < W; i++)
+        any = any || m[i];
+    return any;
+#endif
+}
 /* Like the instruction: b if either is NaN. */
 INLINE vec vmax(vec a, vec b)
 {
@@ -123,6 +138,18 @@ INLINE vec vmin(vec a, vec b)
 {
     return -vmax(-a, -b);
 }
+/* a b - c, rounded once. */
+#if CPU_AVX512 && !CPU_F64
+INLINE vec vmul_sub(vec a, vec b, vec c)
+{
+    return (vec)_mm512_fmsub_ps((__m512)a, (__m512)b, (__m512)c);
+}
+#elif CPU_AVX2 && !CPU_F64
+INLINE vec vmul_sub(vec a, vec b, vec c)
+{
+    return (vec)_mm256_fmsub_ps((__m256)a, (__m256)b, (__m256)c);
+}
+#endif
 INLINE vec vabs(vec a)
 {
     return (vec)((ivec)a & ~(ivec)vset((real)-0.0));
@@ -198,6 +225,11 @@ INLINE vec vsin(vec x)
 INLINE vec vcos(vec x)
 {
     VLANES(cos(x_));
+}
+INLINE void vsincos(vec x, vec *ret_sin, vec *ret_cos)
+{
+    *ret_sin = vsin(x);
+    *ret_cos = vcos(x);
 }
 INLINE vec vexp(vec x)
 {
@@ -277,42 +309,73 @@ INLINE vec vlog(vec x)
     p = vsel(x == 0, vset(-INFINITY), p);
     return vsel(x < 0, vset(NAN), p);
 }
-/* sin(x + quarter pi / 2). The multiple of pi/2 is taken out in doubles, by two parts of which the first has 33 bits:
- * no digit is lost below 2^20. Polynomials on -pi/4 .. pi/4 (Cephes): error below 2 units in the last place. Larger
- * arguments are left to the C library. */
-INLINE vec vturn(vec x, int quarter)
+/* x = n pi/2 + r + lo with |r| <= pi/4: returns r; *ret_n holds n mod 4 in its lowest bits, *ret_lo what r lost by
+ * rounding. Right for |x| <= TURN_MAX.
+ *
+ * With fused multiply-adds: pi/2 as three floats. x - n P1 is exact. n P2 is the float c and the rest n P2 - c; the
+ * error of r = (x - n P1) - c is a float too, because x - n P1 is a multiple of the last place of c. Without them, the
+ * same in doubles. */
+#define TURN_MAX 65536.0f
+INLINE vec vreduce(vec x, ivec *ret_n, vec *ret_lo)
 {
+#if CPU_AVX2 || CPU_AVX512
+    const vec magic = vset(12582912.0f), p2 = vset(-4.37113883e-8f); /* 1.5 2^23: rounds to an integer */
+    const vec t = x * 0.636619772f + magic, n = t - magic, high = x - n * 1.57079637f;
+    vec c = n * p2, r;
+
+    __asm__("" : "+x"(c)); /* the compiler must not fuse this product with the subtractions below */
+    r = high - c;
+    *ret_n = (ivec)t;
+    *ret_lo = (high - r) - c - vmul_sub(n, p2, c) - n * -1.71512451e-15f;
+    return r;
+#else
     typedef double wide __attribute__((vector_size(2 * VEC_BYTES)));
-    const wide magic = 6755399441055744.0 - (wide){0}; /* 1.5 2^52: rounds to an integer */
-    const ivec far = vabs(x) > 1048576.0f;
+    const wide magic = 6755399441055744.0 - (wide){0}; /* 1.5 2^52 */
     wide d = __builtin_convertvector(x, wide), n = (d * 0.63661977236758134308 + magic) - magic;
-    const ivec q = __builtin_convertvector(n, ivec) + quarter;
-    vec r, z, s, c;
-    bool any = false;
+    vec r;
 
     d = d - n * 1.57079632673412561417e+00 - n * 6.07710050650619224932e-11;
     r = __builtin_convertvector(d, vec);
-    z = r * r;
-    s = ((z * -1.9515295891e-4f + 8.3321608736e-3f) * z - 1.6666654611e-1f) * z * r + r;
-    c = ((z * 2.443315711809948e-5f - 1.388731625493765e-3f) * z + 4.166664568298827e-2f) * z * z - 0.5f * z +
-        1.0f;
-    s = vsel((q & 1) != 0, c, s);
-    s = (vec)((ivec)s ^ ((q & 2) << 30));
-    for (int i = 0; i < W; i++)
-        any = any || far[i];
-    if (__builtin_expect(any, 0))
+    *ret_n = __builtin_convertvector(n, ivec);
+    *ret_lo = __builtin_convertvector(d - __builtin_convertvector(r, wide), vec);
+    return r;
+#endif
+}
+/* Both functions of x from one reduction, by polynomials on -pi/4 .. pi/4 (Cephes): error below 1.5 units in the last
+ * place. An argument beyond TURN_MAX is left to the C library, lane by lane. */
+INLINE void vsincos(vec x, vec *ret_sin, vec *ret_cos)
+{
+    const ivec far = vabs(x) > TURN_MAX;
+    ivec n, odd;
+    vec lo, r = vreduce(x, &n, &lo), z = r * r, s, c;
+
+    s = (z * -1.9515295891e-4f + 8.3321608736e-3f) * z - 1.6666654611e-1f;
+    s = s * (z * r) + lo + r;
+    c = (z * 2.443315711809948e-5f - 1.388731625493765e-3f) * z + 4.166664568298827e-2f;
+    c = (c * z - 0.5f) * z + 1.0f;
+    odd = -(n & 1);
+    *ret_sin = (vec)((ivec)vsel(odd, c, s) ^ ((n & 2) << 30));
+    *ret_cos = (vec)((ivec)vsel(odd, s, c) ^ (((n + 1) & 2) << 30));
+    if (__builtin_expect(vany(far), 0))
         for (int i = 0; i < W; i++)
-            if (far[i])
-                s[i] = (float)(quarter ? cos((double)x[i]) : sin((double)x[i]));
-    return s;
+            if (far[i]) {
+                (*ret_sin)[i] = (float)sin((double)x[i]);
+                (*ret_cos)[i] = (float)cos((double)x[i]);
+            }
 }
 INLINE vec vsin(vec x)
 {
-    return vturn(x, 0);
+    vec s, c;
+
+    vsincos(x, &s, &c);
+    return s;
 }
 INLINE vec vcos(vec x)
 {
-    return vturn(x, 1);
+    vec s, c;
+
+    vsincos(x, &s, &c);
+    return c;
 }
 /* erf: odd polynomial below 0.9277, else 1 - e^p(|x|) (after N. Juffa): error about 1 unit in the last place.
  */

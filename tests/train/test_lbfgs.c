@@ -298,7 +298,7 @@ static void test_lbfgs_pinn_micro_follows_pytorch(void **state)
     trainer_watch(t, seen, &trail);
     assert_int_equal(trainer_start(t, &why), PD_OK);
     while (trail.count < EVALUATIONS)
-        if (trainer_step(t, &done, &why) != PD_OK)
+        if (trainer_step(t, false, &done, &why) != PD_OK)
             fail_msg("%s", why.text);
     for (int i = 0; i < EVALUATIONS; i++)
         assert_close(trail.loss[i], peer_pinn[i], i);

@@ -42,7 +42,7 @@ function inputOf(texts, asIds) {
 export function labelBox(model, version, signal, context) {
     const { signature } = version;
     const names = signature?.pairs ? ['First text', 'Second text'] : ['Text'], linked = (context.query.get('text') ?? '').split('\t');
-    const texts = names.map((name, i) => h('textarea', { rows: signature?.pairs ? 4 : 6, name: `text-${i + 1}`, spellcheck: 'false' }, (i ? linked.slice(1).join('\t') : signature?.pairs ? linked[0] : linked.join('\t')) ?? ''));
+    const texts = names.map((_, i) => h('textarea', { rows: signature?.pairs ? 4 : 6, name: `text-${i + 1}`, spellcheck: 'false' }, (i ? linked.slice(1).join('\t') : signature?.pairs ? linked[0] : linked.join('\t')) ?? ''));
     const reading = signature?.tokenizer === 'ids' ? null : h('select', { name: 'form' }, h('option', { value: 'text' }, 'text'), h('option', { value: 'ids' }, 'ids of tokens'));
     if (reading && context.query.get('form') === 'ids')
         reading.value = 'ids';

@@ -768,7 +768,8 @@ const struct job_field job_fields[] = {
           "kernels/ATTENTION.md#2-gradients-and-jacobian-norms")},
     {ROW("/diagnostics/heatmaps", JOB_T_OBJECT, config.diagnostics.heatmaps.present), DEF("null"),
      FLAGS(ASIDE | NULLABLE),
-     SAYS("record attention matrices, averaged over the probe batch, with logits, entropy and rank",
+     SAYS("record attention matrices, averaged over the probe batch, with logits, entropy and rank; of an "
+          "xcit between channels, of a nystrom between landmarks",
           "api/USING.md#heat-maps-and-gradients")},
     {ROW("/diagnostics/heatmaps/layers", JOB_T_INTS, config.diagnostics.heatmaps.layers), RANGE(1, 256),
      DEF("[]"), FLAGS(ASIDE),
@@ -782,7 +783,7 @@ const struct job_field job_fields[] = {
           "api/USING.md#heat-maps-and-gradients")},
     {ROW("/diagnostics/histograms", JOB_T_OBJECT, config.diagnostics.histograms.present), DEF("null"),
      FLAGS(ASIDE | NULLABLE),
-     SAYS("record histograms of the gradient of a whole batch, without dropout",
+     SAYS("record histograms of the gradient of a whole batch, without dropout and without mixing images",
           "api/USING.md#heat-maps-and-gradients")},
     {ROW("/diagnostics/histograms/tensors", JOB_T_STRINGS, config.diagnostics.histograms.tensors),
      RANGE(1, 256), DEF("[]"), FLAGS(ASIDE),

@@ -39,6 +39,8 @@ const mapsText = (more, rest = {}) => textJob(merge({ attention: { activation: '
 /** Distributions of gradients, likewise. */
 const histograms = (more, rest = {}) => imageJob(merge({ diagnostics: { histograms: more } }, rest));
 const histogramsText = (more, rest = {}) => textJob(merge({ attention: { activation: 'poly' }, diagnostics: { histograms: more } }, rest));
+/** Matrices of all layers and heads, on top of a job of any network. */
+const heated = { diagnostics: { heatmaps: { every: 2 } } };
 const each = (field, list) => list.map(([job, rest = {}]) => ({ field, job, ...rest }));
 
 /** @type {Case[]} */
@@ -225,12 +227,19 @@ export const cases = [
     ...each('/diagnostics/probe_cls', [[imageJob({ model: { pool: 'cls' }, attention: { activation: 'poly', scale: 'learned', scale_share: 'head', qk_norm: true }, diagnostics: { probe_cls: false } })]]),
     ...each('/diagnostics/heatmaps', [[maps({})], [maps({}, { attention: { activation: 'softmax' } })], [mapsText({})], [mapsText({}, { attention: { n_for_scale: 'row' } })],
         [maps({}, { model: { pool: 'cls' } })], [swinJob({ attention: { activation: 'poly' }, diagnostics: { heatmaps: { every: 2 } } })], [maps({}, { attention: { activation: 'sima' } })], [maps({}, { diagnostics: { every: 0 } })]]),
+    ...each('/diagnostics/heatmaps', [[polyXcit({}, heated)], [xcitJob(heated)], [polyXcit({ class_attention: 'softmax', scale: 'learned', scale_share: 'head' }, heated)],
+        [polyNystrom({ scale: 'learned' }, heated)], [nystromJob(heated)], [polyNystrom({ nystrom_apply: 'F1F3' }, heated)], [polyNystrom({}, merge(heated, { model: { landmarks: 12 }, diagnostics: { every: 0 } }))],
+        [nystromLabels(merge(heated, { attention: { activation: 'poly' }, model: { landmarks: 6 }, data: { tokenizer: 'chars', zero_is_padding: true }, diagnostics: { every: 0 } }))],
+        [maps({}, { attention: { activation: 'formula', formula: 's^3/(1+abs(s))' } })], [mapsText({}, { attention: { activation: 'formula', formula: 'exp(s)/(exp(b)+rowsum(exp(s)))', params: { b: { init: '0.3*(h+1)/(l+1)', per: 'head' } } } })]]),
     ...each('/diagnostics/heatmaps/layers', [[maps({ layers: [2] }), { instead: [1] }], [mapsText({ layers: [2], heads: [1] }), { instead: [1] }]]),
     ...each('/diagnostics/heatmaps/heads', [[maps({ heads: [2] }, { attention: { scale: 'learned', scale_share: 'head' } }), { instead: [1] }], [mapsText({ heads: [1] }), { instead: [2] }]]),
     ...each('/diagnostics/heatmaps/every', [[maps({ every: 2 }), { instead: 1 }], [mapsText({ every: 3 }), { instead: 2 }]]),
 
     ...each('/diagnostics/histograms', [[histograms({})], [histogramsText({})], [histograms({}, { norm: { placement: 'S5' }, train: { dropout: 0.3, label_smoothing: 0.1 } })],
         [histograms({}, { train: { accumulation: 2 } })], [histograms({}, { resources: { slots: 2 } })], [swinJob({ diagnostics: { histograms: {} } })]]),
+    ...each('/diagnostics/histograms', [[xcitJob({ diagnostics: { histograms: {} } })], [polyXcit({ scale: 'learned' }, { model: { layerscale: 0.3 }, diagnostics: { histograms: {} } })],
+        [histograms({}, { data: { augment: { erasing: 0.7 } } })],
+        [nystromJob({ diagnostics: { histograms: {} } })], [polyNystrom({ scale: 'learned' }, { diagnostics: { histograms: {} } })]]),
     ...each('/diagnostics/histograms/tensors', [[histograms({ tensors: ['w_k', 'w_2'] })], [histogramsText({ tensors: ['w_v', 'w_o', 'w_1'] }), { instead: ['w_q'] }]]),
     ...each('/diagnostics/histograms/at', [[histograms({ at: [0.34] })], [histogramsText({ at: [0, 1] })]]),
 

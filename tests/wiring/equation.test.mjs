@@ -113,6 +113,27 @@ test('presets have the parameters of the reference implementation', async () => 
     }
 });
 
+test('/diagnostics/heatmaps: matrices of encoder and decoder are the means over the sequences of the evaluation grid', async () => {
+    const job = equationJob({ diagnostics: { every: 0, heatmaps: { every: 1 } } }), { blobs, checkpoints } = await rig.run(job), settings = settingsOf(job), [times, places] = settings.test_grid;
+    let compared = 0;
+    for (const [step, { tensors }] of checkpoints) {
+        const net = new Pinnsformer(tensors, settings), n = settings.points;
+        net.looks = {};
+        for (let a = 0; a < times; a++)
+            for (let b = 0; b < places; b++)
+                net.u(...net.sequence(settings.test_grid, a, b));
+        for (const [layer, name] of ['encoder.layers.0.attn', 'decoder.layers.0.attn'].entries())
+            for (let head = 0; head < settings.heads; head++) {
+                const all = net.looks[name].map(heads => heads[head].flat()), got = blobs.get(`attn/map/${layer + 1}/${head + 1}@${step}`);
+                const want = all[0].map((_, i) => all.reduce((sum, one) => sum + one[i], 0) / all.length), most = Math.max(...want.map(Math.abs));
+                assert.deepEqual(got.meta.shape, [n, n]);
+                want.forEach((v, i) => assert.ok(Math.abs(got.data[i] - v) <= 1e-6 * most, `step ${step}, layer ${layer + 1}, head ${head + 1}: ${got.data[i]}, reference ${v}`));
+                compared++;
+            }
+    }
+    assert.equal(compared, 4 * checkpoints.size);
+});
+
 test('an evaluation leaves the solution, the exact one and the error as matrices', async () => {
     const job = waveJob({ train: { steps: 60, eval_every: 2 } }), { blobs, checkpoints } = await rig.run(job), [times, places] = job.data.pde.test_grid;
     const steps = [...blobs.keys()].filter(key => key.startsWith('pde/u@')).map(key => Number(key.slice(6)));

@@ -46,6 +46,10 @@ test('/train/teacher/kind: hard, the class of the largest logit', () => holds(st
 test('/train/teacher/kind: soft', () => holds(student({ kind: 'soft', tau: 3 }), student({ tau: 3 })));
 test('/train/teacher/alpha', () => holds(student({ alpha: 0.8 }), student()));
 test('/train/teacher/tau', () => holds(student({ kind: 'soft', tau: 2.5 }), student({ kind: 'soft' })));
+test('/diagnostics/heatmaps, /diagnostics/histograms: of a deit, with two tokens in front of the patches and the lesson in the gradient', async () => {
+    const job = student({ kind: 'soft' }, { attention: { activation: 'poly' }, diagnostics: { heatmaps: { every: 2 }, histograms: {} } });
+    agree(await rig.run(job), expected(job));
+});
 test('/model/arch: a deit with a learned scale, in parts, with noise of its own and none of the teacher', () => {
     const more = { attention: { activation: 'poly', scale: 'learned', n_for_scale: 'keys' }, train: { accumulation: 2, dropout: 0.2, drop_path: 0.3 } };
     return holds(student({}, more), student({}, merge(more, { attention: { n_for_scale: 'patches' } })));

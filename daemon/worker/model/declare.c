@@ -283,8 +283,8 @@ void net_module_declare(struct net *n, const char *name, const struct model_atte
     snprintf(to->name, sizeof to->name, "%s", name);
 }
 
-void net_module_channels(struct net *n)
+void net_module_axis(struct net *n, enum model_axis axis)
 {
     if (n->declares && n->declares->modules)
-        n->declares->module[n->declares->modules - 1].channels = true;
+        n->declares->module[n->declares->modules - 1].axis = axis;
 }

@@ -395,9 +395,9 @@ out:
 enum pd_err model_graph_gradient(const struct model *m, const struct model_train_options *o,
                                  struct pk_graph **ret, struct pd_why *why)
 {
+    struct model_train_options unmixed = *o;
     struct net n;
-    struct model_rows rows = {.shift = o->shift};
-    struct pk_val *grad, *sum, first;
+    struct pk_val *grad, *sum, first, logits;
     struct graph_sums loss;
     enum pd_err err = graph_begin(&n, m, graph_trained_points(m, o->batch), o->context, why);
 
@@ -409,8 +409,8 @@ enum pd_err model_graph_gradient(const struct model *m, const struct model_train
         n.failed = true;
         goto out;
     }
-    rows.logits = graph_logits(&n);
-    loss = graph_loss(&n, o->loss, &rows, o->label_smoothing);
+    unmixed.mix_group = 0;
+    loss = graph_training_loss(&n, &unmixed, &logits);
     pk_grad(n.g, loss.val[0], PK_NONE, n.param, m->trained, grad);
     pk_graph_scope(n.g, "sum");
     first = pk_input(n.g, "first", m->spec.dtype, PK_SHAPE(1));

@@ -36,6 +36,11 @@ bool model_is_causal(const struct model *m)
     return m->spec.arch->causal;
 }
 
+enum model_axis model_attention_axis(const struct model *m, size_t i)
+{
+    return m->module[i].axis;
+}
+
 size_t model_block_count(const struct model *m)
 {
     return m->blocks;

@@ -519,9 +519,9 @@ PD_NODISCARD enum pd_err model_graph_line_move(const struct model *m, const stru
                                                struct pk_graph **ret, struct pd_why *why);
 PD_NODISCARD enum pd_err model_graph_line_load(const struct model *m, const struct model_train_options *o,
                                                struct pk_graph **ret, struct pd_why *why);
-/* The gradient of the task's loss, to look at: without noise, mixed images or a teacher. Inputs as model_graph_part
- * without "rng", states "sum/<param>" and "sum/loss", which "first" starts anew. o->batch is that of one part; of the
- * other options only loss, label_smoothing and context count. Buffers are read as in evaluation. */
+/* The gradient of the training loss, for diagnostics: without noise and mixed images. Inputs as model_graph_part without
+ * "rng", states "sum/<param>" and "sum/loss", which "first" starts anew. o->batch is that of one part; of the other
+ * options only loss, label_smoothing, distil, ready and context count. Buffers are read as in evaluation. */
 PD_NODISCARD enum pd_err model_graph_gradient(const struct model *m, const struct model_train_options *o,
                                               struct pk_graph **ret, struct pd_why *why);
 /* Block 0 with the InputNorm before it, alone: "h" (B, N, D), "gy" -> "y", "dh", "grad/<param>".
@@ -564,6 +564,14 @@ PD_NODISCARD enum pd_err model_graph_maps(const struct model *m, const struct mo
 struct model_grid {
     int32_t rows, columns, lead;
 };
+/* What the rows (queries) and columns (keys) of an attention matrix are. */
+enum model_axis {
+    MODEL_AXIS_TOKENS,    /* of the picture or a window of it, of the sequence */
+    MODEL_AXIS_CLASS,     /* the class token alone asks; the keys are all tokens */
+    MODEL_AXIS_CHANNELS,  /* of a head */
+    MODEL_AXIS_LANDMARKS, /* means of tokens */
+};
+enum model_axis model_attention_axis(const struct model *m, size_t i);
 /* Whether tokens see none that come later. */
 bool model_is_causal(const struct model *m);
 struct model_grid model_grid(const struct model *m);

@@ -13,7 +13,7 @@ struct model_module {
     int32_t heads;
     int64_t windows; /* attention matrices of one sample and head */
     ptrdiff_t scale; /* parameter of its learned scale; -1: it has none */
-    bool channels;   /* attends between channels: its logits are no rows times W_Q */
+    enum model_axis axis;
 };
 
 struct model {
@@ -109,8 +109,8 @@ size_t net_param_index(const struct model *m, const char *name);
  * learned scale, if it has one. */
 void net_module_declare(struct net *n, const char *name, const struct model_attention *a, int32_t heads,
                         size_t scale);
-/* The module declared last attends between channels. */
-void net_module_channels(struct net *n);
+/* What the module declared last attends between; left out: tokens. */
+void net_module_axis(struct net *n, enum model_axis axis);
 /* Initial values of a matrix by the model's `init`. std: of the normal forms. */
 struct model_start net_start(const struct model_spec *s, double fan_in, double fan_out, double std);
 /* Bounded normal of the normal forms, whatever `init` says: embeddings. */

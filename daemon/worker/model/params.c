@@ -126,7 +126,7 @@ const char *model_attention_path(const struct model *m, size_t i)
 
 bool model_attention_has_jac_q(const struct model *m, size_t i)
 {
-    return !m->module[i].attention.qk_norm && !m->module[i].channels;
+    return !m->module[i].attention.qk_norm && m->module[i].axis != MODEL_AXIS_CHANNELS;
 }
 
 bool model_attention_has_inverse(const struct model *m, size_t i)

@@ -136,16 +136,32 @@ static size_t narrowed(struct maps *m, int64_t count)
     return (size_t)count * sizeof *m->narrow;
 }
 
+/* The name of an output of a head; false: the graph has none. */
+static bool find_output(struct maps *m, const char *what, size_t layer, size_t head, char (*ret_name)[48],
+                        struct pk_shape *ret_shape)
+{
+    snprintf(*ret_name, sizeof *ret_name, "%s/%zu/%zu", what, layer + 1, head + 1);
+    return executable_output(&m->executable, *ret_name, ret_shape);
+}
+
 /* An output into m->numbers; *ret_shape has its shape. */
 static enum pd_err read_output(struct maps *m, const char *what, size_t layer, size_t head,
                                struct pk_shape *ret_shape, struct pd_why *why)
 {
     char name[48];
 
-    snprintf(name, sizeof name, "%s/%zu/%zu", what, layer + 1, head + 1);
-    if (!executable_output(&m->executable, name, ret_shape))
+    if (!find_output(m, what, layer, head, &name, ret_shape))
         return pd_fail(why, PD_ERR_INTERNAL, "there is no output '%s'", name);
     return executable_read(&m->executable, name, m->numbers, (size_t)pk_shape_count(ret_shape), why);
+}
+
+/* Words of the meta for matrices that are not between tokens. */
+static const char *const between[] = {
+    [MODEL_AXIS_CLASS] = "class", [MODEL_AXIS_CHANNELS] = "channels", [MODEL_AXIS_LANDMARKS] = "landmarks"};
+
+static enum model_axis axis_of(const struct maps *m, size_t layer)
+{
+    return model_attention_axis(m->session->setup.model, layer);
 }
 
 /* Where the n tokens of a matrix lie: all patches of a picture, or a square window of them. False: in a row. */
@@ -184,6 +200,7 @@ static double negative(const double *x, int64_t count)
 static enum pd_err put_matrix(struct maps *m, const char *output, const char *key, size_t layer, size_t head,
                               double *ret_negative, struct pd_why *why)
 {
+    const enum model_axis axis = axis_of(m, layer);
     struct model_grid grid;
     struct pk_shape shape;
     enum pd_err err = read_output(m, output, layer, head, &shape, why);
@@ -197,7 +214,9 @@ static enum pd_err put_matrix(struct maps *m, const char *output, const char *ke
     begin_meta(m, shape.dim, 2, "f32");
     pd_json_kv_int(&m->meta, "samples", m->session->setup.probe_batch);
     pd_json_kv_bool(&m->meta, "causal", model_is_causal(m->session->setup.model));
-    if (find_grid(m, shape.dim[0], &grid)) {
+    if (axis != MODEL_AXIS_TOKENS)
+        pd_json_kv_str(&m->meta, "between", between[axis]);
+    if ((axis == MODEL_AXIS_TOKENS || axis == MODEL_AXIS_CLASS) && find_grid(m, shape.dim[1], &grid)) {
         put_pair(m, "grid", grid.rows, grid.columns);
         pd_json_kv_int(&m->meta, "lead", grid.lead);
     }
@@ -262,9 +281,7 @@ static enum pd_err one_head(struct maps *m, size_t layer, size_t head, double su
 {
     double number[NUMBERS];
     struct pk_shape shape;
-    size_t scale;
-    int32_t heads;
-    const struct model_attention *a = model_attention_at(m->session->setup.model, layer, &heads, &scale);
+    char name[48];
     enum pd_err err = read_output(m, "entropy", layer, head, &shape, why);
 
     for (int k = 0; k < NUMBERS; k++)
@@ -275,9 +292,9 @@ static enum pd_err one_head(struct maps *m, size_t layer, size_t head, double su
     number[RANK] = m->numbers[0];
     if (err == PD_OK)
         err = put_matrix(m, "map", "attn/map", layer, head, &number[NEGATIVE], why);
-    if (err == PD_OK && !pk_phi_shifted(a->phi))
+    if (err == PD_OK && find_output(m, "softmax", layer, head, &name, &shape))
         err = put_matrix(m, "softmax", "attn/softmax", layer, head, NULL, why);
-    if (err == PD_OK)
+    if (err == PD_OK && axis_of(m, layer) == MODEL_AXIS_TOKENS)
         err = put_displacement(m, layer, head, number, why);
     if (err == PD_OK)
         err = put_histogram(m, layer, head, why);

@@ -61,9 +61,11 @@ struct train_blob {
     const char *kind; /* "matrix", "histogram" */
     /* l = layer, h = head, both from 1; meta has shape and dtype, and the members named here:
      *   attn/map/l/h           mean of A over the probe batch, (queries, keys); with "grid" [rows, columns] of
-     *                          patches behind "lead" other tokens, "causal", "samples"
+     *                          patches behind "lead" other tokens, "causal", "samples"; "between" says what they are
+     *                          where they are not tokens: "channels" of a head, "landmarks" (of a Nystromformer F2),
+     *                          "class" (the class token asks all tokens)
      *   attn/softmax/l/h       the same of the softmax of the same logits; not where A is that
-     *   attn/displacement/l/h  mean |A| by where the key lies: of pictures (row, column) less the query's, from
+     *   attn/displacement/l/h  between tokens alone: mean |A| by where the key lies: of pictures (row, column) less the query's, from
      *                          -(rows - 1), -(columns - 1) on; of texts place less the query's; "from" has these.
      *                          Tokens that are no patch are left out; hidden pairs count as none
      *   logit/histogram/l/h    counts of visible logits in equal bins between "lo" and "hi"

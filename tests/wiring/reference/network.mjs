@@ -244,15 +244,8 @@ export class Network {
                 for (let c = 0; c < d; c++)
                     out[i][head * d + c] = t.dot(a, keys.map(({ j }) => v[j][c]));
             }
-            if (this.keepStats) { // in the places of their keys; hidden ones stay empty
-                const dense = list => list.map((row, i) => {
-                    const line = new Array(tokens);
-                    sees(i).forEach(({ j }, at) => { line[j] = t.at(row[at]); });
-                    return line;
-                });
-                this.looks[layer] ??= [];
-                (this.looks[layer][b] ??= [])[head] = { a: dense(rows), logits: dense(seen) };
-            }
+            if (this.keepStats)
+                this.look(layer, b, head, { rows, logits: seen, keys: i => sees(i).map(({ j }) => j), columns: tokens });
             if (this.keepStats)
                 this.note(layer, b, head, { rows, logits: seen, keysOf, x, tau, scale: scale === null ? null : t.at(scale) });
         }
@@ -392,6 +385,17 @@ export class Network {
         if (s.finalNorm)
             x = x.map(row => this.norm(row, 'transformer.ln_f'));
         return x;
+    }
+
+    /** A matrix and its logits as numbers, in the places of their keys; hidden ones stay empty. `between`: what it is between, where that is not tokens. */
+    look(layer, sample, head, { rows, logits, keys, columns, between = null }) {
+        const dense = list => list.map((row, i) => {
+            const line = new Array(columns);
+            row.forEach((id, at) => { line[keys(i)[at]] = this.t.at(id); });
+            return line;
+        });
+        this.looks[layer] ??= [];
+        (this.looks[layer][sample] ??= [])[head] = { a: dense(rows), logits: dense(logits), between };
     }
 
     /** Statistics of one head's matrix (kernels/ATTENTION.md 2), from values alone. */

@@ -96,10 +96,18 @@ export class Nystrom extends Network {
             const [Q, K, V] = [q, k, v].map(rows => cut(rows, head)), scale = matrix => this.factor(layer, head, matrix);
             let rows, probed;
             if (n <= m) {
+<<<<<<< HEAD
                 rows = logits(Q, K).map((row, i) => {
                     const a = weighed(seen.map(j => row[j]), s.nystromApply === 'separate' ? t.div(t.mul(scale(1) ?? t.leaf(1), scale(3) ?? t.leaf(1)), scale(2) ?? t.leaf(1)) : scale(1), i, layer);
+=======
+                const every = logits(Q, K), weights = [];
+                rows = every.map((row, i) => {
+                    const a = weights[i] = this.weights(seen.map(j => row[j]), s.nystromApply === 'separate' ? t.div(t.mul(scale(1) ?? t.leaf(1), scale(3) ?? t.leaf(1)), scale(2) ?? t.leaf(1)) : scale(1), i, layer);
+>>>>>>> b6b54dc (model: heat maps and gradients of every network)
                     return V[0].map((_, c) => t.dot(a, seen.map(j => V[j][c])));
                 });
+                if (this.keepStats)
+                    this.look(layer, sample, head, { rows: weights, logits: every.map(row => seen.map(j => row[j])), keys: () => seen, columns: n });
             } else {
                 const { lq, lk, z2, f2 } = between[head];
                 const f1 = logits(Q, lk).map((row, i) => weighed(row, scale(1), i, layer));
@@ -114,6 +122,7 @@ export class Nystrom extends Network {
                     sums.off += back.flat().reduce((sum, node, i) => sum + (t.at(node) - t.at(f2.flat()[i])) ** 2, 0) / c ** 2;
                     sums.all += squares(f2) / c ** 2;
                     probed = { rows: f2, logits: z2, keysOf: lq.map(() => lk), x: means(x.map((row, i) => row.map(a => shown[i] ? a : t.scale(a, 0)))), tau: 1 / Math.sqrt(d), scale: scale(2) === null ? null : t.at(scale(2)) };
+                    this.look(layer, sample, head, { rows: f2, logits: plain ? z2.map(row => row.map(a => t.shift(a, -shift))) : z2, keys: () => lk.map((_, j) => j), columns: m, between: 'landmarks' });
                     (plain ? softly : this).note(layer, sample, head, probed);
                 }
             }

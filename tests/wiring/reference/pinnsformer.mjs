@@ -26,13 +26,16 @@ export class Pinnsformer {
         const w = this.p.get(`${name}.in_proj_weight`).data, b = this.p.get(`${name}.in_proj_bias`).data, d = x[0].length, each = d / this.job.heads;
         const part = (rows, which) => rows.map(row => Array.from({ length: d }, (_, o) => row.reduce((sum, v, i) => sum + v * w[(which * d + o) * d + i], b[which * d + o])));
         const [q, k, v] = [part(x, 0), part(from, 1), part(from, 2)];
-        const out = x.map(() => new Array(d).fill(0));
+        const out = x.map(() => new Array(d).fill(0)), weights = this.looks && Array.from({ length: this.job.heads }, () => q.map(() => []));
+        weights && (this.looks[name] ??= []).push(weights);
         for (let head = 0; head < this.job.heads; head++)
             for (let i = 0; i < q.length; i++)
                 for (let j = 0; j < k.length; j++) {
                     let z = 0;
                     for (let c = head * each; c < (head + 1) * each; c++)
                         z += q[i][c] * k[j][c] / Math.sqrt(each);
+                    if (weights)
+                        weights[head][i][j] = this.job.scale * z ** this.job.degree;
                     for (let c = head * each; c < (head + 1) * each; c++)
                         out[i][c] += this.job.scale * z ** this.job.degree * v[j][c];
                 }

@@ -174,17 +174,18 @@ export function maps(s, params, samples) {
         for (let h = 0; h < layer[0].length; h++) {
             if (s.maps.heads.length && !s.maps.heads.includes(h + 1))
                 continue;
-            const at = `${l + 1}/${h + 1}`, looks = layer.map(heads => heads[h]), n = looks[0].a.length;
-            const mean = of => Array.from({ length: n * n }, (_, p) =>
+            const at = `${l + 1}/${h + 1}`, looks = layer.map(heads => heads[h]), n = looks[0].a[0].length, { between } = looks[0];
+            const mean = of => Array.from({ length: looks[0].a.length * n }, (_, p) =>
                 looks.reduce((sum, look) => sum + (of(look)[Math.floor(p / n)][p % n] ?? 0), 0) / looks.length);
             const sizes = mean(({ a }) => a.map(row => row.map(Math.abs)));
             blobs.set(`attn/map/${at}`, mean(({ a }) => a));
-            if (s.activation !== 'softmax')
+            if (net.activation(l) !== 'softmax' && !(between === 'landmarks' && s.nystromApply === 'F1F3'))
                 blobs.set(`attn/softmax/${at}`, mean(({ logits }) => logits.map(row => {
                     const most = Math.max(...row.filter(z => z !== undefined)), e = row.map(z => Math.exp(z - most)), total = e.reduce((x, y) => x + y);
                     return e.map(x => x / total);
                 })));
-            blobs.set(`attn/displacement/${at}`, displacement(s, sizes, n));
+            if (!between)
+                blobs.set(`attn/displacement/${at}`, displacement(s, sizes, n));
             const all = looks.flatMap(({ logits }) => logits.flatMap(row => row.filter(z => z !== undefined))), reach = Math.max(...all.map(Math.abs)), counts = new Array(64).fill(0);
             for (const z of all)
                 counts[Math.min(63, Math.floor((z + reach) / (2 * reach) * 64))]++;
@@ -193,9 +194,10 @@ export function maps(s, params, samples) {
             sums.entropy.push(rows.reduce((x, y) => x + y) / rows.length);
             const ranks = looks.map(({ a }) => rank(a, n));
             sums.rank.push(ranks.reduce((x, y) => x + y) / ranks.length);
-            const map = blobs.get(`attn/map/${at}`), { row, column } = sameLine(s, sizes, n);
+            const map = blobs.get(`attn/map/${at}`);
             sums.negative.push(map.filter(a => a < 0).length / map.length);
-            if (s.patch[0]) {
+            if (s.patch[0] && !between) {
+                const { row, column } = sameLine(s, sizes, n);
                 sums.same_row.push(row);
                 sums.same_column.push(column);
             }
@@ -222,7 +224,7 @@ function rank(a, n) {
     for (let i = 0; i < n; i++)
         for (let j = 0; j < n; j++) {
             let inner = 0;
-            for (let r = 0; r < n; r++)
+            for (let r = 0; r < a.length; r++)
                 inner += at(r, i) * at(r, j);
             four += inner * inner;
             if (i === j)
@@ -248,7 +250,7 @@ function sameLine(s, matrix, n) {
 
 /** Rows and columns of the tokens of a matrix: a picture's patches, a window's, or one row. */
 function gridOf(s, n) {
-    const grid = s.patch[0] ? [s.height / s.patch[0], s.imageWidth / s.patch[1]] : [0, 0], lead = s.pool === 'cls' ? 1 : 0;
+    const grid = s.patch[0] ? [s.height / s.patch[0], s.imageWidth / s.patch[1]] : [0, 0], lead = s.arch === 'deit' ? 2 : s.pool === 'cls' ? 1 : 0;
     const side = Math.sqrt(n), whole = grid[0] * grid[1] + lead === n;
     return !grid[0] ? [1, n] : whole ? grid : Number.isInteger(side) ? [side, side] : [1, n];
 }
@@ -274,20 +276,22 @@ function displacement(s, matrix, n) {
 /** Names of the weights whose gradients are looked at, and of which matrix of a block each is what part (of three). */
 const looked = { w_q: ['qkv', 0], w_k: ['qkv', 1], w_v: ['qkv', 2], w_o: ['proj'], w_1: ['fc1'], w_2: ['fc2'] };
 const matrices = { qkv: /\.(attn\.qkv|attn\.c_attn)\.weight$/, proj: /\.(attn\.proj|attn\.c_proj)\.weight$/, fc1: /\.(mlp\.fc1|mlp\.c_fc)\.weight$/, fc2: /\.(mlp\.fc2|mlp\.c_proj)\.weight$/ };
+/** A Nystromformer has them apart. */
+const alone = { w_q: /\.mha\.W_q\.weight$/, w_k: /\.mha\.W_k\.weight$/, w_v: /\.mha\.W_v\.weight$/, w_o: /\.mha\.ff\.weight$/, w_1: /transformer_\d+\.mlpblock\.0\.weight$/, w_2: /transformer_\d+\.mlpblock\.3\.weight$/ };
 
 /** Distributions of the entries of a batch's gradient, without noise (train.h). */
 export function tails(s, params, samples) {
-    const t = new Tape(), net = network(t, s, params), { losses } = lossesOf(net, samples, s.smoothing), g = t.gradient(t.sum(losses));
+    const t = new Tape(), net = network(t, s, params), { losses } = lossesOf(net, samples, s.smoothing, s.teacher ?? null), g = t.gradient(t.sum(losses));
     const series = new Map(), blobs = new Map();
     for (const [weight, [kind, third]] of Object.entries(looked)) {
         if (s.histograms.tensors.length && !s.histograms.tensors.includes(weight))
             continue;
         const layers = [];
         for (const [name, nodes] of net.param) {
-            if (!matrices[kind].test(name))
+            if (!(s.arch === 'nystrom' ? alone[weight] : matrices[kind]).test(name))
                 continue;
             const { shape } = params.get(name);
-            const inThird = i => third === undefined || (net.vit ? Math.floor(i / shape[1] / (shape[0] / 3)) : Math.floor(i % shape[1] / (shape[1] / 3))) === third;
+            const inThird = i => third === undefined || s.arch === 'nystrom' || (net.vit ? Math.floor(i / shape[1] / (shape[0] / 3)) : Math.floor(i % shape[1] / (shape[1] / 3))) === third;
             layers.push(nodes.filter((_, i) => inThird(i)).map(node => g[node] / losses.length));
         }
         layers.forEach((list, l) => blobs.set(`grad/histogram/${weight}/${l + 1}`, logBins(list)));

@@ -197,6 +197,8 @@ export class Xcit extends Network {
                 x.forEach((_, token) => { out[token][head * d + i] = t.dot(a, v.map(list => list[token])); });
             });
             if (this.keepStats)
+                this.look(layer, sample, head, { rows, logits, keys: () => Array.from({ length: d }, (_, j) => j), columns: d, between: 'channels' });
+            if (this.keepStats)
                 this.note(layer, sample, head, { rows, logits, keysOf: rows.map(line => line.map(() => [tau])), x: rows, tau: 1, scale: scale === null ? null : t.at(scale) });
         }
         return out.map((row, i) => this.drop(this.linear(row, this.name(layer, 'attn.proj')), this.place(layer, 1), sample * x.length + i, s.dropout));
@@ -235,6 +237,8 @@ export class Xcit extends Network {
             const shift = like.s.activation === 'sigmoid_bias' ? -Math.log(this.n(layer)) : 0, scale = like.learned(layer, head);
             const logits = k.map(row => t.shift(t.scale(t.dot(q, row), tau), shift));
             let a = like.weights(logits, scale, 0, layer);
+            if (this.keepStats)
+                this.look(layer, sample, head, { rows: [a], logits: [logits], keys: () => k.map((_, j) => j), columns: k.length, between: 'class' });
             if (this.keepStats)
                 like.note(layer, sample, head, { rows: [a], logits: [logits], keysOf: [k], x: [u[0]], tau, scale: scale === null ? null : t.at(scale) });
             if (this.draw && s.attnDropout > 0)

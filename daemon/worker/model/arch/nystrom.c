@@ -172,22 +172,30 @@ static struct pk_val firsts(struct net *n, struct pk_val x)
     return n->m->spec.pairs && n->batch > 1 && x.id ? pk_slice(n->g, x, 0, 0, n->batch / 2) : x;
 }
 
-/* What a probe tells of a module: of F2 and the landmarks, or of attention itself. */
-static void probe(struct net *n, size_t at, const struct net_nystrom *r, struct pk_val x, struct pk_val q,
-                  struct pk_val k, struct pk_attention_spec spec)
+/* Diagnostics of a module: of F2 and the landmarks, or of attention itself. */
+static void diagnose(struct net *n, size_t at, const struct net_nystrom *r, struct pk_val x, struct pk_val q,
+                     struct pk_val k, struct pk_attention_spec spec)
 {
     static const int32_t order[] = {0, 2, 1, 3};
     const struct model_spec *s = &n->m->spec;
 
     if (!r->f2.id) {
         spec.mask = firsts(n, spec.mask);
-        n->stats[at] = pk_attention_stats(n->g, firsts(n, pk_permute(n->g, q, order)),
-                                          firsts(n, pk_permute(n->g, k, order)), firsts(n, x), spec);
+        q = firsts(n, pk_permute(n->g, q, order));
+        k = firsts(n, pk_permute(n->g, k, order));
+        if (n->maps)
+            net_maps(n, at, q, k, spec);
+        if (n->stats)
+            n->stats[at] = pk_attention_stats(n->g, q, k, firsts(n, x), spec);
         return;
     }
     if (s->apply == MODEL_APPLY_F1F3)
         spec = (struct pk_attention_spec){.phi = pk_phi_find("softmax"), .scale = 1};
     spec.mask = PK_NONE;
+    if (n->maps)
+        net_maps(n, at, firsts(n, r->q), firsts(n, r->k), spec);
+    if (!n->stats)
+        return;
     x = net_landmarks(n->g, pk_reshape(n->g, x, PK_SHAPE(n->batch, n->tokens, 1, s->width)), s->landmarks);
     x = pk_reshape(n->g, x, PK_SHAPE(n->batch, s->landmarks, s->width));
     n->stats[at] = pk_attention_stats(n->g, firsts(n, r->q), firsts(n, r->k), firsts(n, x), spec);
@@ -245,8 +253,10 @@ static struct pk_val attention(struct net *n, struct pk_val x, struct pk_val mas
     if (learned && apart)
         r.y = separate_factors(n, r.y, path.text, &scale, &how.attention.scale_value);
     net_module_declare(n, path.text, a, s->heads, scale);
-    if (n->stats)
-        probe(n, at, &r, pk_mul(n->g, x, wide), q, k, how.attention);
+    if ((s->pairs ? s->context / 2 : s->context) > s->landmarks)
+        net_module_axis(n, MODEL_AXIS_LANDMARKS);
+    if (n->stats || n->maps)
+        diagnose(n, at, &r, pk_mul(n->g, x, wide), q, k, how.attention);
     x = pk_add(n->g, r.y, net_sequence_convolution(n->g, v, kernel(n, layer)));
     x = pk_reshape(n->g, x, PK_SHAPE(n->batch, n->tokens, s->width));
     x = linear(n, x, name_of(&path, layer, "mha.ff"), s->width);

@@ -127,11 +127,12 @@ static struct pk_val positions(struct net *n, int64_t rows, int64_t columns)
 
 /* x (B, N, D) -> W_Q | W_K | W_V as (B, N, 3, H, d). */
 static struct pk_val project(struct net *n, struct pk_val x, const struct model_attention *a, const char *qkv,
-                             int64_t tokens)
+                             int64_t tokens, int layer)
 {
     const struct model_spec *s = &n->m->spec;
 
     x = net_linear(n, x, qkv, 3 * (int64_t)s->width, net_start_qkv(s, a, s->width));
+    net_mark(n, qkv, MODEL_WEIGHT_QKV, layer);
     return pk_reshape(n->g, x, PK_SHAPE(n->batch, tokens, 3, s->heads, s->width / s->heads));
 }
 
@@ -181,15 +182,21 @@ static struct pk_val identity(struct net *n, int64_t d)
     return x;
 }
 
-/* Statistics of phi at logits z (B, H, d, d): those of queries z and of keys that are unit vectors. */
-static struct pk_attention_stats stats_of(struct net *n, struct pk_val z,
-                                          const struct pk_attention_spec *spec)
+/* Diagnostics of phi at logits z (B, H, d, d): those of queries z and of keys that are unit vectors. */
+static void diagnose(struct net *n, size_t at, struct pk_val z, const struct pk_attention_spec *spec)
 {
     const struct pk_shape shape = pk_shape_of(n->g, z);
     const int64_t d = shape.dim[3];
+    struct pk_val unit;
 
-    return pk_attention_stats(n->g, z, pk_broadcast(n->g, identity(n, d), shape),
-                              pk_fill(n->g, n->m->spec.dtype, PK_SHAPE(shape.dim[0], d, 1), 0), *spec);
+    if (!n->stats && !n->maps)
+        return;
+    unit = pk_broadcast(n->g, identity(n, d), shape);
+    if (n->stats)
+        n->stats[at] = pk_attention_stats(
+            n->g, z, unit, pk_fill(n->g, n->m->spec.dtype, PK_SHAPE(shape.dim[0], d, 1), 0), *spec);
+    if (n->maps)
+        net_maps(n, at, z, unit, *spec);
 }
 
 /* Cross-covariance attention of x (B, N, D): (B, N, D) before the projection. */
@@ -202,7 +209,7 @@ static struct pk_val cross_covariance(struct net *n, struct pk_val x, const char
     const int64_t d = s->width / s->heads;
     struct pk_attention_spec spec = {
         .phi = a->phi, .degree = a->degree, .scale = 1, .bias = a->logit_bias, .tau = 1};
-    struct pk_val qkv = project(n, x, a, qkv_name, n->tokens), part[3], norm[2], z, w,
+    struct pk_val qkv = project(n, x, a, qkv_name, n->tokens, layer), part[3], norm[2], z, w,
                   tau = temperature(n, path);
     size_t scale = 0, at = n->module++;
 
@@ -222,9 +229,8 @@ static struct pk_val cross_covariance(struct net *n, struct pk_val x, const char
     else
         spec.scale = a->scale_value;
     net_module_declare(n, path, a, s->heads, scale);
-    net_module_channels(n);
-    if (n->stats)
-        n->stats[at] = stats_of(n, z, &spec);
+    net_module_axis(n, MODEL_AXIS_CHANNELS);
+    diagnose(n, at, z, &spec);
     pk_graph_exact(n->g, true);
     w = pk_attention_weights(n->g, z, spec);
     pk_graph_exact(n->g, false);
@@ -244,6 +250,7 @@ static struct pk_val project_out(struct net *n, struct pk_val x, const struct ne
 
     x = net_linear(n, x, name_of(&a, b, layer, "attn.proj"), s->width,
                    net_start(s, s->width, s->width, NET_STD));
+    net_mark(n, a.text, MODEL_WEIGHT_O, stream);
     return net_dropout(n, x, stream, NET_AT_PROJECTION);
 }
 
@@ -324,7 +331,7 @@ static struct pk_val class_attention(struct net *n, struct pk_val u, const char 
                                      .dropout = a->dropout,
                                      .stream = net_stream(stream, NET_AT_WEIGHTS),
                                      .rng = n->rng};
-    struct pk_val qkv = project(n, u, a, qkv_name, rows), part[3], y;
+    struct pk_val qkv = project(n, u, a, qkv_name, rows, stream), part[3], y;
     size_t scale = 0, at = n->module++;
 
     for (int i = 0; i < 3; i++) {
@@ -334,8 +341,11 @@ static struct pk_val class_attention(struct net *n, struct pk_val u, const char 
     if (a->scale == MODEL_SCALE_LEARNED)
         spec.scale_value = net_learned_scale(n, a, s->heads, path, &scale);
     net_module_declare(n, path, a, s->heads, scale);
+    net_module_axis(n, MODEL_AXIS_CLASS);
     if (n->stats)
         n->stats[at] = pk_attention_stats(n->g, part[0], part[1], first_row(n, u), spec);
+    if (n->maps)
+        net_maps(n, at, part[0], part[1], spec);
     y = pk_attention(n->g, part[0], part[1], part[2], spec);
     return pk_reshape(n->g, y, PK_SHAPE(n->batch, 1, s->width));
 }

@@ -370,7 +370,7 @@ export interface Blob {
     time: string;
     bytes: number;
     digest: string;
-    meta: { shape: number[]; dtype: 'f32' | 'f64'; samples?: number; causal?: boolean; grid?: [number, number]; lead?: number; from?: [number, number]; lo?: number; hi?: number; rows?: { name: string; low: number; high: number }; columns?: { name: string; low: number; high: number } };
+    meta: { shape: number[]; dtype: 'f32' | 'f64'; samples?: number; causal?: boolean; grid?: [number, number]; lead?: number; between?: 'class' | 'channels' | 'landmarks'; from?: [number, number]; lo?: number; hi?: number; rows?: { name: string; low: number; high: number }; columns?: { name: string; low: number; high: number } };
 }
 
 export interface View {

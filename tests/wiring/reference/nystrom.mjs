@@ -96,14 +96,9 @@ export class Nystrom extends Network {
             const [Q, K, V] = [q, k, v].map(rows => cut(rows, head)), scale = matrix => this.factor(layer, head, matrix);
             let rows, probed;
             if (n <= m) {
-<<<<<<< HEAD
-                rows = logits(Q, K).map((row, i) => {
-                    const a = weighed(seen.map(j => row[j]), s.nystromApply === 'separate' ? t.div(t.mul(scale(1) ?? t.leaf(1), scale(3) ?? t.leaf(1)), scale(2) ?? t.leaf(1)) : scale(1), i, layer);
-=======
                 const every = logits(Q, K), weights = [];
                 rows = every.map((row, i) => {
-                    const a = weights[i] = this.weights(seen.map(j => row[j]), s.nystromApply === 'separate' ? t.div(t.mul(scale(1) ?? t.leaf(1), scale(3) ?? t.leaf(1)), scale(2) ?? t.leaf(1)) : scale(1), i, layer);
->>>>>>> b6b54dc (model: heat maps and gradients of every network)
+                    const a = weights[i] = weighed(seen.map(j => row[j]), s.nystromApply === 'separate' ? t.div(t.mul(scale(1) ?? t.leaf(1), scale(3) ?? t.leaf(1)), scale(2) ?? t.leaf(1)) : scale(1), i, layer);
                     return V[0].map((_, c) => t.dot(a, seen.map(j => V[j][c])));
                 });
                 if (this.keepStats)

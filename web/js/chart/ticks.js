@@ -52,6 +52,31 @@ export function logTicks(low, high, most = 7) {
     return every > 1 ? all.filter(v => Math.round(Math.log10(v)) % every === 0) : all;
 }
 
+/**
+ * Marks of an axis in words, with as many digits as tell neighbours apart: on a narrow range "4.56" would stand at each.
+ * @param {number[]} values
+ * @param {(v: number) => string} say
+ * @returns {string[]}
+ */
+export function distinctWords(values, say) {
+    const words = values.map(say);
+    if (new Set(words).size === words.length)
+        return words;
+    const times = words[0].endsWith('%') ? 100 : 1, unit = times > 1 ? ' %' : '';
+    for (let digits = 4; digits <= 12; digits++) {
+        const longer = values.map(v => `${String(Number((v * times).toPrecision(digits))).replace('-', '−')}${unit}`);
+        if (new Set(longer).size === longer.length)
+            return longer;
+    }
+    return words;
+}
+
+/** Places with their words. @param {number[]} values @param {(v: number) => string} say */
+export const tickMarks = (values, say) => {
+    const words = distinctWords(values, say);
+    return values.map((at, i) => ({ at, word: words[i] }));
+};
+
 const minute = 60, hour = 3600, day = 86400;
 /** Distances of marks that people count time by, in seconds. */
 export const timeSteps = [.1, .2, .5, 1, 2, 5, 10, 15, 30, minute, 2 * minute, 5 * minute, 10 * minute, 15 * minute, 30 * minute,

@@ -1,7 +1,7 @@
 // The papers' pictures of several runs as figures: curves, results against a setting, memory, tables as cells, and a paper's
 // numbers beside ours. Pure functions of what the API answered.
 import { sequential } from '../chart/colours.js';
-import { linearTicks, logTicks, reach } from '../chart/ticks.js';
+import { linearTicks, logTicks, reach, tickMarks } from '../chart/ticks.js';
 import { bytes, number } from '../format.js';
 
 /** @typedef {import('../chart/figure.js').Figure} Figure */
@@ -11,7 +11,6 @@ import { bytes, number } from '../format.js';
 const finite = (/** @type {unknown} */ v) => typeof v === 'number' && Number.isFinite(v);
 /** A title that names the metric, and so the part of the data. @param {string} title @param {string} metric */
 const titled = (title, metric) => (metric ? `${title} (${metric})` : title);
-const ticksOf = (/** @type {number[]} */ list, /** @type {(v: number) => string} */ say) => list.map(at => ({ at, word: say(at) }));
 const shapes = ['circle', 'square', 'triangle', 'diamond', 'cross', 'bar'];
 
 /**
@@ -33,8 +32,8 @@ export function curvesFigure(curves, { title, width, inks, say, metric = '', log
     const [left, right] = from < to ? [Math.min(from, to * .02), to] : [0, Number.isFinite(to) && to > 0 ? to * 2 : 1];
     return {
         title: titled(title, metric), width, height: 270,
-        x: { title: 'step', low: left, high: right, ticks: ticksOf(linearTicks(left, right, Math.max(3, Math.floor(width / 110))), number) },
-        y: { title: '', low, high, log, ticks: ticksOf(log ? logTicks(low, high, 6) : linearTicks(low, high, 5), say) },
+        x: { title: 'step', low: left, high: right, ticks: tickMarks(linearTicks(left, right, Math.max(3, Math.floor(width / 110))), number) },
+        y: { title: '', low, high, log, ticks: tickMarks(log ? logTicks(low, high, 6) : linearTicks(low, high, 5), say) },
         lines: [...targets.map((t, i) => ({ name: i ? '' : 'paper, at the end', unnamed: i > 0, ink: t.ink, dash: [1, 4], width: 1.6, points: /** @type {[number, number][]} */ ([[left, t.at], [right, t.at]]) })), ...curves.map((c, i) => ({ name: c.name, ink: inks(i)[0], dash: inks(i)[1], width: 1.8, points: c.points.map(p => /** @type {[number, number | null]} */ ([p.x, finite(p.mean) ? p.mean : null])),
             band: log ? undefined : c.points.filter(p => finite(p.mean) && finite(p.sd)).map(p => /** @type {[number, number, number]} */ ([p.x, Number(p.mean) - Number(p.sd), Number(p.mean) + Number(p.sd)])) }))],
         levels,
@@ -70,9 +69,9 @@ export function againstFigure(groups, { title, width, inks, say, xTitle, metric 
     const own = [...new Set(xs)].sort((a, b) => a - b), few = own.length <= Math.max(3, Math.floor(width / 70));
     return {
         title: titled(title, metric), width, height: 270,
-        x: { title: log ? `${xTitle} (log)` : xTitle, low: left, high: right, log, ticks: ticksOf(few ? own : log ? logTicks(left, right, 6) : linearTicks(left, right, 6), number) },
-        y: { title: '', low, high, ticks: ticksOf(linearTicks(low, high, 5), say) },
-        lines: groups.map((g, i) => ({ name: groups.length > 1 ? g.name : '', ink: inks(i)[0], dash: inks(i)[1], width: 1.6, points: g.marks.slice().sort((a, b) => a.x - b.x).map(m => /** @type {[number, number]} */ ([m.x, m.y])) })),
+        x: { title: log ? `${xTitle} (log)` : xTitle, low: left, high: right, log, ticks: tickMarks(few ? own : log ? logTicks(left, right, 6) : linearTicks(left, right, 6), number) },
+        y: { title: '', low, high, ticks: tickMarks(linearTicks(low, high, 5), say) },
+        lines: groups.map((g, i) => ({ name: groups.length > 1 ? g.name : '', ink: inks(i)[0], dash: inks(i)[1], width: 1.6, shape: shapes[i % shapes.length], points: g.marks.slice().sort((a, b) => a.x - b.x).map(m => /** @type {[number, number]} */ ([m.x, m.y])) })),
         marks: groups.flatMap((g, i) => g.marks.flatMap(m => [{ x: m.x, y: m.y, sd: m.sd, ink: inks(i)[0], shape: shapes[i % shapes.length], size: 4.5 },
             ...m.best ? [{ x: m.x, y: m.y, sd: null, ink: inks(i)[0], shape: 'circle', size: 10, hollow: true }] : []])),
         rules: rules.filter(r => r.at >= left && r.at <= right), levels: level ? [level] : [],

@@ -10,7 +10,7 @@ import { Picture } from '../picture.js';
 import { readAnalysis, readSweep, readSweepCurves } from '../results.js';
 import { mapFigure, mapSays, tokenName } from '../run/attention_figures.js';
 import { tokensOf } from '../run/attention.js';
-import { blockFigure, blockOf } from '../run/block_figure.js';
+import { blockFigure, blockOf, drawable } from '../run/block_figure.js';
 import { fieldFigure, fieldPlace, fieldSays, rangeOf, thinned } from '../run/field_figures.js';
 import { gradientFigure, gradientSays } from '../run/gradient_figures.js';
 import { colour, themeNow } from '../theme.js';
@@ -233,9 +233,9 @@ export function pictureShop({ name, jobs, signal, small }) {
                     const values = await getBlob(arm.id, blob, signal), [rows, columns] = blob.meta.shape, matrix = { rows, columns, values }, title = `${arm.word}, layer ${layer}, head ${head}`;
                     const picture = new Picture(title, { signal, file: file(`attention ${title}`) });
                     picture.show({
-                        make: width => mapFigure(matrix, { title: `${title}, step ${blob.step}`, width: Math.min(width, 620), theme: themeNow() }),
+                        make: width => mapFigure(matrix, { title: `${title}, step ${blob.step}`, width: Math.min(width, 620), theme: themeNow(), between: blob.meta.between }),
                         says: mapSays(matrix, `Mean A of ${title}, over ${blob.meta.samples} samples at step ${blob.step} of run #${arm.id}`, blob.meta, false),
-                        read: (row, column) => `Query ${tokenName(row, blob.meta)} → key ${tokenName(column, blob.meta)}: ${Number(values[row * columns + column]).toPrecision(4)}`,
+                        read: (row, column) => `Query ${tokenName(row, blob.meta, false, true)} → key ${tokenName(column, blob.meta)}: ${Number(values[row * columns + column]).toPrecision(4)}`,
                     });
                     picture.el.append(h('p', { class: 'small' }, h('a', { href: `#/runs/${arm.id}?tab=attention&layer=${layer}&head=${head}` }, `Run #${arm.id}: other steps, displacement, logits`)));
                     (k < 2 ? cards : more).push(picture.el);
@@ -312,8 +312,10 @@ export function pictureShop({ name, jobs, signal, small }) {
                 if (!id || cards.length >= BLOCKS)
                     continue;
                 const { document } = await runOf(id);
-                const block = blockOf(document), what = `${block.says}${JSON.stringify(block)}`;
-                if (!['vit', 'gpt', 'swin'].includes(document.model?.arch) || seen.has(what))
+                if (!drawable(document.model?.arch))
+                    continue;
+                const block = blockOf(document), what = JSON.stringify(block);
+                if (seen.has(what))
                     continue;
                 seen.add(what);
                 const title = `${document.norm?.placement ?? ''}: ${document.model.arch === 'gpt' ? 'language' : 'vision'} block`, picture = new Picture(title, { signal, file: file(`block ${title}`) });

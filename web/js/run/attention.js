@@ -23,19 +23,26 @@ const strips = [
 ];
 
 /**
- * Keys of queries and keys of attention, as the document says: what the bounds are taken of.
+ * Rows of an attention matrix, as the document says: what the bounds are taken of. Of a Swin those of a window in its first stage, of an
+ * XCiT the channels of a head, of a Nystromformer its landmarks.
  * @param {Record<string, any>} document
  */
 export function tokensOf(document) {
     const { model = {}, data = {} } = document;
-    if (model.context || data.context)
-        return Number(data.context ?? model.context);
+    if (model.arch === 'xcit')
+        return Number(model.width) / Number(model.heads);
+    if (model.context || data.context) {
+        const context = Number(data.context ?? model.context);
+        return model.arch === 'nystrom' ? Math.min(context, Number(model.landmarks)) : context;
+    }
     const pair = (/** @type {any} */ v) => (Array.isArray(v) ? v : [v, v]).map(Number);
     if (!model.patch || !data.image_size)
         return null;
     const [height, width] = pair(data.image_size), [rows, columns] = pair(model.patch);
-    const patches = Math.floor(height / rows) * Math.floor(width / columns);
-    return patches > 0 ? patches + (model.pool === 'cls' ? 1 : 0) : null;
+    const down = Math.floor(height / rows), across = Math.floor(width / columns), patches = down * across;
+    if (model.arch === 'swin')
+        return Math.min(Number(model.window), down, across) ** 2;
+    return patches > 0 ? patches + (model.arch === 'deit' ? 2 : model.pool === 'cls' ? 1 : 0) : null;
 }
 
 /**
@@ -67,7 +74,7 @@ export function attentionPart(page, gone) {
     const file = `run-${page.id}`;
     const map = new Picture('Attention', { signal: gone, file: `${file}-attention`, moved: cell => soft.look(cell) });
     const soft = new Picture('Softmax of the same logits', { signal: gone, file: `${file}-softmax`, moved: cell => map.look(cell) });
-    const where = new Picture('Where weight goes', { signal: gone, file: `${file}-displacement`, note: 'Mean of |A| over all pairs of a query and a key with the same displacement: bands about the diagonal of the matrix may mean the same row of patches or the same column, and here they differ.' });
+    const where = new Picture('Where weight goes', { signal: gone, file: `${file}-displacement`, note: 'Mean of |A| over all pairs of a query and a key with the same displacement. Of pictures, bands about the diagonal of the matrix may mean the same row of patches or the same column; here they differ.' });
     const phi = new Picture('Activation over measured logits', { signal: gone, file: `${file}-phi` });
     const pictures = h('div', { class: 'charts' }, map.el, soft.el, where.el, phi.el);
     const none = h('div', { class: 'card', hidden: true });
@@ -170,7 +177,7 @@ export function attentionPart(page, gone) {
         if (!now)
             return;
         const id = `${view.layer}/${view.head}`, meta = now.meta, lead = meta.lead ?? 0;
-        bare.hidden = lead === 0;
+        bare.hidden = lead === 0 || meta.between === 'class';
         bareBox.checked = view.bare;
         setText(stepWord, `${count(now.step)}${maps.length > 1 ? ` (${Number(slider.value) + 1} of ${maps.length})` : ''}`);
         slider.setAttribute('aria-valuetext', `step ${now.step}`);
@@ -182,14 +189,14 @@ export function attentionPart(page, gone) {
             if (mine !== drawn || gone.aborted || !a)
                 return;
             const [rows, columns] = meta.shape;
-            const skip = view.bare ? lead : 0;
+            const skip = view.bare && !meta.between ? lead : 0;
             const matrix = withoutLead({ rows, columns, values: a }, skip);
             const called = `layer ${view.layer}, head ${view.head} at step ${count(now.step)}`;
             const activation = page.resolved.attention?.activation ?? 'softmax';
             const show = (/** @type {Picture} */ picture, /** @type {import('./attention_figures.js').Matrix} */ m, /** @type {string} */ word) => picture.show({
-                make: width => mapFigure(m, { title: `${word}, ${called}`, width: Math.min(width, 760), theme: themeNow() }),
+                make: width => mapFigure(m, { title: `${word}, ${called}`, width: Math.min(width, 760), theme: themeNow(), between: meta.between }),
                 says: mapSays(m, `${word} of ${called}, mean over ${meta.samples} samples`, meta, skip > 0),
-                read: (row, column) => `Query ${tokenName(row, meta, skip > 0)} → key ${tokenName(column, meta, skip > 0)}: ${Number(m.values[row * m.columns + column]).toPrecision(4)}`,
+                read: (row, column) => `Query ${tokenName(row, meta, skip > 0, true)} → key ${tokenName(column, meta, skip > 0)}: ${Number(m.values[row * m.columns + column]).toPrecision(4)}`,
                 table: largest(m, meta, skip > 0),
             });
             setText(map.heading, activation === 'softmax' ? 'Attention (softmax)' : 'Attention');
@@ -214,10 +221,10 @@ export function attentionPart(page, gone) {
                     return;
                 phi.show({
                     make: width => phiFigure(histogram, { formula, activation, degree: Number(page.resolved.attention?.degree ?? 3), scale: formula ? 1 : scales.value ?? 1, title: `φ over the logits of ${called}`, width: Math.min(width, 900), ink: colour('s2'), bar: colour('s1') }),
-                    says: phiSays(histogram),
+                    says: phiSays(histogram, Boolean(formula) || activation !== 'formula'),
                 });
             }
-            await drawFacts(now.step, scales.value, columns);
+            await drawFacts(now.step, scales.value, rows, columns);
         } catch (error) {
             if (!isAbort(error) && mine === drawn) {
                 none.hidden = false;
@@ -228,7 +235,7 @@ export function attentionPart(page, gone) {
 
     /** The largest entries by size. @param {import('./attention_figures.js').Matrix} m @param {any} meta @param {boolean} without */
     const largest = (m, meta, without) => [['Query', 'Key', 'Weight'], ...Array.from(m.values, (v, i) => [Math.abs(v), i]).sort((a, b) => b[0] - a[0]).slice(0, 25)
-        .map(([, i]) => [tokenName(Math.floor(i / m.columns), meta, without), tokenName(i % m.columns, meta, without), Number(m.values[i]).toPrecision(4)])];
+        .map(([, i]) => [tokenName(Math.floor(i / m.columns), meta, without, true), tokenName(i % m.columns, meta, without), Number(m.values[i]).toPrecision(4)])];
 
     /** The scale in force at the step that is shown: of the head, else of the layer, else a constant. */
     async function scalesAt() {
@@ -274,21 +281,21 @@ export function attentionPart(page, gone) {
         return points.filter(([at]) => at <= step).at(-1)?.[1] ?? points[0]?.[1] ?? null;
     }
 
-    /** @param {number} step @param {number | null} scale @param {number} n */
-    async function drawFacts(step, scale, n) {
+    /** @param {number} step @param {number | null} scale @param {number} n rows of the matrix @param {number} keys */
+    async function drawFacts(step, scale, n, keys) {
         const id = `${view.layer}/${view.head}`, mine = drawn;
         const shown = [`attn/fro/${id}`, `attn/jac_fro/${id}`, `attn/entropy/${id}`, `attn/rank/${id}`, `logit/std/${id}`].filter(key => page.series.some(s => s.key === key));
         const values = await Promise.all(shown.map(key => valueAt(key, step)));
         if (mine !== drawn)
             return;
         const note = (/** @type {string} */ key) => (key.startsWith('attn/fro') ? `√N = ${Math.sqrt(n).toPrecision(3)}` : key.startsWith('attn/jac') ? `√N/2 = ${(Math.sqrt(n) / 2).toPrecision(3)}`
-            : key.startsWith('attn/entropy') ? `log N = ${Math.log(n).toPrecision(3)}` : key.startsWith('attn/rank') ? `of ${n}` : '');
+            : key.startsWith('attn/entropy') ? `log N = ${Math.log(keys).toPrecision(3)}` : key.startsWith('attn/rank') ? `of ${n}` : '');
         fill(facts, shown.map((key, i) => h('div', { class: 'tile', title: describe(parseKey(key).base).text }, h('dt', null, describe(parseKey(key).base).title), h('dd', null, values[i] === null ? '–' : present(describe(parseKey(key).base), values[i]), h('small', null, ` ${note(key)}`)))),
             page.resolved.attention?.activation === 'poly' && scale !== null ? h('div', { class: 'tile' }, h('dt', null, 'Scale c'), h('dd', null, String(Number(scale.toPrecision(4))))) : null);
     }
 
     async function drawStrips() {
-        const n = maps[0]?.meta.shape[1] ?? tokensOf(page.resolved);
+        const n = maps[0] && maps[0].meta.between !== 'class' ? maps[0].meta.shape[0] : tokensOf(page.resolved);
         let any = false;
         for (const [i, { key, bound, name }] of strips.entries()) {
             const list = page.series.filter(s => {

@@ -1,7 +1,7 @@
 // The pictures of attention as figures: matrices, displacement, the activation over its logits, norms of layers by step. Pure
 // functions of stored numbers; what they say in a sentence is computed of the same numbers.
 import { scaleOf, sequential, diverging } from '../chart/colours.js';
-import { linearTicks, logTicks } from '../chart/ticks.js';
+import { linearTicks, logTicks, tickMarks } from '../chart/ticks.js';
 import { number } from '../format.js';
 
 /** @typedef {import('../chart/figure.js').Figure} Figure */
@@ -49,14 +49,24 @@ export function summary(m) {
     return { low, high, below: below / m.values.length, row: Math.floor(at / m.columns), column: at % m.columns };
 }
 
+/** What a matrix is between, of its meta: of tokens it says where they lie. @typedef {{grid?: [number, number], lead?: number, between?: 'class' | 'channels' | 'landmarks'}} Between */
+
+/** Titles of the axes. @type {Record<string, [string, string]>} */
+const axisTitles = { class: ['query', 'key'], channels: ['channel of Q', 'channel of K'], landmarks: ['landmark of queries', 'landmark of keys'] };
+
 /**
- * A token in words: of pictures its row and column of patches.
+ * A row or a column in words: of pictures the row and column of the patch.
  * @param {number} i
- * @param {{grid?: [number, number], lead?: number}} meta
+ * @param {Between} meta
  * @param {boolean} [bare] whether tokens that are no patch are left out
+ * @param {boolean} [query] a row of the matrix
  */
-export function tokenName(i, { grid, lead = 0 }, bare = false) {
+export function tokenName(i, { grid, lead = 0, between }, bare = false, query = false) {
     const patch = bare ? i : i - lead;
+    if (between === 'class' && query)
+        return 'class token';
+    if (between === 'channels' || between === 'landmarks')
+        return `${between.slice(0, -1)} ${i + 1}`;
     if (!grid)
         return String(i + 1);
     return patch < 0 ? 'class token' : `patch ${patch + 1} (row ${Math.floor(patch / grid[1]) + 1}, column ${patch % grid[1] + 1})`;
@@ -71,7 +81,7 @@ const tokenTicks = n => linearTicks(0, n, n < 20 ? n : 6).filter(v => v < n && N
  * @param {string} title
  */
 const keyOf = (scale, theme, title) => ({ title, low: scale.low, high: scale.high, colour: (/** @type {number} */ v) => scale.colour(v, theme),
-    ticks: linearTicks(scale.low, scale.high, 5).map(at => ({ at, word: word(at) })) });
+    ticks: tickMarks(linearTicks(scale.low, scale.high, 5), word) });
 
 /** Rows of a CSV for a matrix: one a cell. @param {Matrix} m @param {[string, string, string]} names @param {[number, number]} [from] */
 const cellRows = (m, names, from = [1, 1]) => [names, ...Array.from({ length: m.rows * m.columns }, (_, i) => [String(Math.floor(i / m.columns) + from[0]), String(i % m.columns + from[1]), String(m.values[i])])];
@@ -79,16 +89,16 @@ const cellRows = (m, names, from = [1, 1]) => [names, ...Array.from({ length: m.
 /**
  * A heat map of attention, queries down and keys across: diverging around 0 where weights have both signs.
  * @param {Matrix} m
- * @param {{title: string, width: number, theme: Theme, range?: {low?: number, high?: number}}} how
+ * @param {{title: string, width: number, theme: Theme, range?: {low?: number, high?: number}, between?: string}} how
  * @returns {Figure}
  */
-export function mapFigure(m, { title, width, theme, range }) {
+export function mapFigure(m, { title, width, theme, range, between }) {
     const scale = scaleOf(m.values, range);
-    const plot = width - 62 - 84;
+    const plot = width - 62 - 84, [query, key] = axisTitles[between ?? 'class'];
     return {
-        title, width, height: Math.round(plot * m.rows / m.columns) + 50,
-        x: { title: 'key', low: 0, high: m.columns, ticks: tokenTicks(m.columns) },
-        y: { title: 'query', low: m.rows, high: 0, ticks: tokenTicks(m.rows) },
+        title, width, height: Math.max(30, Math.round(plot * m.rows / m.columns)) + 50,
+        x: { title: key, low: 0, high: m.columns, ticks: tokenTicks(m.columns) },
+        y: { title: query, low: m.rows, high: 0, ticks: tokenTicks(m.rows) },
         lines: [], cells: { rows: m.rows, columns: m.columns, colour: (row, column) => scale.colour(m.values[row * m.columns + column], theme) },
         key: keyOf(scale, theme, ''), rows: cellRows(m, ['query', 'key', 'weight']),
     };
@@ -97,12 +107,13 @@ export function mapFigure(m, { title, width, theme, range }) {
 /**
  * @param {Matrix} m
  * @param {string} what "Mean attention matrix of layer 2, head 1 at step 500"
- * @param {{grid?: [number, number], lead?: number}} meta
+ * @param {Between} meta
  * @param {boolean} bare
  */
 export function mapSays(m, what, meta, bare) {
     const s = summary(m);
-    return `${what}: ${m.rows} queries by ${m.columns} keys, from ${word(s.low)} to ${word(s.high)}${s.below > 0 ? `, ${Math.round(s.below * 100)} % below 0` : ''}; the largest by size at query ${tokenName(s.row, meta, bare)}, key ${tokenName(s.column, meta, bare)}.`;
+    const of = meta.between === 'channels' ? ['channels of Q', 'channels of K'] : meta.between === 'landmarks' ? ['landmarks', 'landmarks'] : [m.rows === 1 ? 'query' : 'queries', 'keys'];
+    return `${what}: ${m.rows} ${of[0]} by ${m.columns} ${of[1]}, from ${word(s.low)} to ${word(s.high)}${s.below > 0 ? `, ${Math.round(s.below * 100)} % below 0` : ''}; the largest by size at query ${tokenName(s.row, meta, bare, true)}, key ${tokenName(s.column, meta, bare)}.`;
 }
 
 /**
@@ -128,8 +139,8 @@ export function displacementFigure(m, from, { title, width, theme, ink, causal }
     const high = Math.max(...points.map(([, v]) => v), 1e-30);
     return {
         title, width, height: 240,
-        x: { title: 'place of the key less that of the query', low: points[0][0], high: Math.max(points[points.length - 1][0], points[0][0] + 1), ticks: linearTicks(points[0][0], points[points.length - 1][0], 6).map(at => ({ at, word: word(at) })) },
-        y: { title: 'mean |A|', low: 0, high: high * 1.05, ticks: linearTicks(0, high, 4).map(at => ({ at, word: word(at) })) },
+        x: { title: 'place of the key less that of the query', low: points[0][0], high: Math.max(points[points.length - 1][0], points[0][0] + 1), ticks: tickMarks(linearTicks(points[0][0], points[points.length - 1][0], 6), word) },
+        y: { title: 'mean |A|', low: 0, high: high * 1.05, ticks: tickMarks(linearTicks(0, high, 4), word) },
         lines: [{ name: '', ink, dash: [], width: 2, points }], rows: [['displacement', 'mean |A|'], ...points.map(([at, v]) => [String(at), String(v)])],
     };
 }
@@ -187,10 +198,11 @@ export function between({ s, value }, x) {
  * @returns {Figure}
  */
 export function phiFigure({ counts, low, high }, { activation, degree, scale, title, width, ink, bar, formula }) {
-    const phi = formula ? { formula: () => formula.name, of: (/** @type {number} */ x) => between(formula.samples, x) } : activations[activation] ?? activations.sima, n = counts.length, edge = (/** @type {number} */ i) => low + (high - low) * i / n;
+    // Without samples of a formula, whose entries may depend on their whole row, there is no line.
+    const phi = formula ? { formula: () => formula.name, of: (/** @type {number} */ x) => between(formula.samples, x) } : activations[activation], n = counts.length, edge = (/** @type {number} */ i) => low + (high - low) * i / n;
     const total = Array.from(counts).reduce((a, b) => a + b, 0) || 1, most = Math.max(...Array.from(counts)) / total || 1;
-    const points = Array.from({ length: 201 }, (_, i) => {
-        const x = low + (high - low) * i / 200, v = scale * /** @type {NonNullable<typeof phi>} */ (phi).of(x, degree);
+    const points = !phi ? [] : Array.from({ length: 201 }, (_, i) => {
+        const x = low + (high - low) * i / 200, v = scale * phi.of(x, degree);
         return /** @type {[number, number | null]} */ ([x, Number.isFinite(v) ? v : null]);
     });
     const known = points.map(([, v]) => v).filter(v => v !== null);
@@ -198,24 +210,25 @@ export function phiFigure({ counts, low, high }, { activation, degree, scale, ti
     const span = top - least;
     return {
         title, width, height: 260,
-        x: { title: 'logit x', low, high: high > low ? high : low + 1, ticks: linearTicks(low, high, 7).map(at => ({ at, word: word(at) })) },
-        y: { title: 'φ(x)', low: least - span * .04, high: top + span * .06, ticks: linearTicks(least, top, 5).map(at => ({ at, word: word(at) })) },
+        x: { title: 'logit x', low, high: high > low ? high : low + 1, ticks: tickMarks(linearTicks(low, high, 7), word) },
+        y: phi ? { title: 'φ(x)', low: least - span * .04, high: top + span * .06, ticks: tickMarks(linearTicks(least, top, 5), word) } : { title: '', low: 0, high: 1, ticks: [] },
         bars: Array.from(counts, (count, i) => ({ from: edge(i), to: edge(i + 1), share: .9 * count / total / most, ink: bar, alpha: .45 })),
-        lines: [{ name: `φ(x) = ${/** @type {NonNullable<typeof phi>} */ (phi).formula(scale, degree)}`, ink, dash: [], width: 2.2, points }],
-        rows: [['from', 'to', 'share of logits', 'φ at the middle'], ...Array.from(counts, (count, i) => [edge(i), edge(i + 1), count / total, scale * /** @type {NonNullable<typeof phi>} */ (phi).of((edge(i) + edge(i + 1)) / 2, degree)].map(String))],
+        lines: phi ? [{ name: `φ(x) = ${phi.formula(scale, degree)}`, ink, dash: [], width: 2.2, points }] : [],
+        rows: [['from', 'to', 'share of logits', ...phi ? ['φ at the middle'] : []], ...Array.from(counts, (count, i) => [edge(i), edge(i + 1), count / total, ...phi ? [scale * phi.of((edge(i) + edge(i + 1)) / 2, degree)] : []].map(String))],
     };
 }
 
 /**
  * @param {{counts: ArrayLike<number>, low: number, high: number}} histogram
+ * @param {boolean} line whether the activation is drawn
  */
-export function phiSays({ counts, low, high }) {
+export function phiSays({ counts, low, high }, line) {
     const n = counts.length, list = Array.from(counts), total = list.reduce((a, b) => a + b, 0) || 1;
     const middle = list.map((_, i) => low + (high - low) * (i + .5) / n);
     const mean = list.reduce((sum, count, i) => sum + count * middle[i], 0) / total;
     const sd = Math.sqrt(list.reduce((sum, count, i) => sum + count * (middle[i] - mean) ** 2, 0) / total);
     const near = list.reduce((sum, count, i) => sum + (Math.abs(middle[i]) < .5 ? count : 0), 0) / total;
-    return `${number(total)} visible logits from ${word(low)} to ${word(high)}, mean ${word(mean)}, spread ${word(sd)}; ${Math.round(near * 100)} % lie within half of 0. Bars show how often a logit occurs, the line what it becomes.`;
+    return `${number(total)} visible logits from ${word(low)} to ${word(high)}, mean ${word(mean)}, spread ${word(sd)}; ${Math.round(near * 100)} % lie within half of 0. Bars show how often a logit occurs${line ? ', the line what it becomes' : '; what it becomes depends on its row, by the formula of the configuration'}.`;
 }
 
 /**
@@ -239,7 +252,7 @@ export function stripFigure(layers, { title, width, theme, bound, boundName = ''
         [low, high] = [(low || 1) * .9, (low || 1) * 1.1];
     const reach = bound ? Math.max(Math.log(bound / low), Math.log(high / bound), 1e-9) : 1;
     const colour = (/** @type {number} */ v) => (bound ? diverging(Math.log(v / bound) / reach, theme) : sequential(Math.log(v / low) / Math.log(high / low), theme));
-    const row = Math.max(14, Math.min(26, 240 / layers.length));
+    const row = Math.max(14, 66 / layers.length, Math.min(26, 240 / layers.length)); // the key has room for some marks
     const marks = linearTicks(0, steps.length - 1, Math.max(2, Math.floor(width / 120))).filter(Number.isInteger);
     return {
         title, width, height: Math.round(row * layers.length) + 50,
@@ -249,7 +262,7 @@ export function stripFigure(layers, { title, width, theme, bound, boundName = ''
             const v = values[r][c];
             return v === null || !(v > 0) || !Number.isFinite(v) ? null : colour(v);
         } },
-        key: { title: boundName, low, high, log: true, colour, ticks: [...logTicks(low, high, Math.max(2, Math.min(5, Math.floor(row * layers.length / 24)))).map(at => ({ at, word: word(at) }))], rule: bound },
+        key: { title: boundName, low, high, log: true, colour, ticks: tickMarks(logTicks(low, high, Math.max(2, Math.min(5, Math.floor(row * layers.length / 24)))), word), rule: bound },
         rows: [['step', ...layers.map(({ layer }) => `layer ${layer}`)], ...every.map(step => [String(step), ...layers.map(({ points }) => String(new Map(points).get(step) ?? ''))])],
         strip: { steps, values },
     };
@@ -267,6 +280,6 @@ export function stripSays(what, layers, bound, boundName) {
         return `${what}: no values yet.`;
     const least = last.reduce((a, b) => (b.value < a.value ? b : a)), most = last.reduce((a, b) => (b.value > a.value ? b : a));
     const over = bound === undefined ? [] : layers.filter(({ points }) => points.some(([, v]) => v > bound));
-    return `${what} at step ${last[0].step}: from ${word(least.value)} (layer ${least.layer}) to ${word(most.value)} (layer ${most.layer}).`
+    return `${what} at step ${last[0].step}: ${last.length === 1 ? `${word(least.value)} (layer ${least.layer})` : `from ${word(least.value)} (layer ${least.layer}) to ${word(most.value)} (layer ${most.layer})`}.`
         + (bound === undefined ? '' : over.length === 0 ? ` No layer was ever above ${boundName} = ${word(bound)}.` : ` Above ${boundName} = ${word(bound)} at some step: layer ${over.map(({ layer }) => layer).join(', ')}.`);
 }

@@ -6,12 +6,9 @@ import { checkFormula } from '../jobs.js';
 import { kindOf } from '../kinds.js';
 import { Picture } from '../picture.js';
 import { colour } from '../theme.js';
-import { blockFigure, blockOf } from './block_figure.js';
+import { blockFigure, blockOf, drawable } from './block_figure.js';
 
 /** @typedef {import('./page.js').Page} Page */
-
-/** Networks whose blocks are the transformer's, as block_figure.js draws it. */
-const drawable = ['vit', 'gpt', 'swin'];
 
 /**
  * @param {Page} page
@@ -54,13 +51,13 @@ export function configPart(page, gone) {
         setText(found, text || only.checked ? `${shown} of ${groups.reduce((n, [, rows]) => n + rows.length, 0)}` : '');
     }
 
-    /** The network's block, drawn from these settings. */
+    /** The network, drawn from these settings. */
     function block() {
         const { model } = page.resolved;
-        if (!model || !drawable.includes(model.arch))
+        if (!drawable(model?.arch))
             return null;
-        const picture = new Picture('Block of the network', { signal: gone, file: `run-${page.id}-block` });
-        picture.show({ make: width => blockFigure(page.resolved, { title: `Block of ${page.run?.name ?? `run #${page.id}`}`, width: Math.min(width, 460), inks: { norm: colour('s3'), attention: colour('s1'), mlp: colour('s2'), other: colour('s7') } }), says: blockOf(page.resolved).says });
+        const picture = new Picture('The network and its blocks', { signal: gone, file: `run-${page.id}-block` });
+        picture.show({ make: width => blockFigure(page.resolved, { title: `Network of ${page.run?.name ?? `run #${page.id}`}`, width: Math.min(width, 460), inks: { norm: colour('s3'), attention: colour('s1'), mlp: colour('s2'), other: colour('s7') } }), says: blockOf(page.resolved).says });
         return picture.el;
     }
 

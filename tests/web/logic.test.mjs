@@ -14,7 +14,7 @@ import { toMatplotlib, toPgfplots } from '../../web/js/chart/code.js';
 import { criterion, plotFigure, plotWords } from '../../web/js/chart/plot.js';
 import { courseLine } from '../../web/js/table/spark.js';
 import { columnOf, comparator, formatColumns, parseColumns, short, standardChoice, tableRows, wantedFields, wantedMetrics } from '../../web/js/table/columns.js';
-import { clock, linearTicks, logTicks, reach, within } from '../../web/js/chart/ticks.js';
+import { clock, distinctWords, linearTicks, logTicks, reach, tickMarks, within } from '../../web/js/chart/ticks.js';
 import { paintFigure, sizeOf, toCsv } from '../../web/js/chart/figure.js';
 import { pdfPainter, svgPainter } from '../../web/js/chart/painters.js';
 import { formatStates, freshState, parseStates } from '../../web/js/chart/state.js';
@@ -471,4 +471,27 @@ test('test_metric_values_carry_their_unit', needsPolyd, () => {
     assert.equal(present(describe('loss/val'), NaN), 'NaN');
     for (const metric of metrics)
         assert.ok(metric.text.endsWith('.') && metric.source.length > 8, metric.key);
+});
+
+test('test_ticks_have_the_digits_that_tell_them_apart', () => {
+    assert.deepEqual(distinctWords([0, .5, 1], number), ['0', '0.5', '1']);
+    assert.deepEqual(distinctWords([4.5601, 4.5602, 4.5603], v => v.toPrecision(3)), ['4.5601', '4.5602', '4.5603']);
+    assert.deepEqual(distinctWords([-.12341, -.12342], v => `${(v * 100).toFixed(1)} %`), ['−12.341 %', '−12.342 %']);
+    assert.deepEqual(distinctWords([20500000, 20550000], v => `${(v / 2 ** 20).toFixed(0)} MiB`), ['20 MiB', '20 MiB'], 'a unit is not dropped');
+    assert.deepEqual(distinctWords([1, 1], number), ['1', '1'], 'equal numbers are no reason to look for more');
+    assert.deepEqual(tickMarks([2, 3], String), [{ at: 2, word: '2' }, { at: 3, word: '3' }]);
+});
+
+test('test_legend_has_whole_names_and_the_marks_of_lines_that_are_not_drawn', () => {
+    const name = 'φ(x) = 0.25 · x³ with a name that is longer than most', line = { name, ink: '#010101', dash: [], points: /** @type {[number, number][]} */ ([[0, 0], [1, 1]]) };
+    const axis = { title: '', low: 0, high: 1, ticks: [] }, figure = { title: '', width: 600, height: 200, x: axis, y: axis, rows: [], lines: [line, { ...line, name: 'measured', ink: '#020202', shape: 'square', points: [] }], rules: [{ at: .99, word: '√N = 1000' }] };
+    const svg = svgPainter(...sizeOf(figure), 'Inter');
+    paintFigure(figure, svg, { text: '#000000', muted: '#555555', grid: '#dddddd', surface: '#ffffff' });
+    const text = svg.done();
+    assert.ok(text.includes(`>${name}<`));
+    assert.equal([...text.matchAll(/fill="#020202"/g)].length, 1, 'its mark');
+    assert.equal([...text.matchAll(/stroke="#020202"/g)].length, 0, 'and no line');
+    // A rule's word stands above the plot, within it from side to side.
+    const [, x, y] = /<text x="([\d.]+)" y="([\d.]+)"[^>]*>√N = 1000</.exec(text).map(Number), top = Number(/<rect x="62" y="([\d.]+)"/.exec(text)[1]);
+    assert.ok(y <= top && x + 3 * 9 <= 580 && x > 500, `${x}, ${y}`);
 });

@@ -4,7 +4,7 @@ import uPlot from '/vendor/uplot.js';
 
 import { panelMenu } from './chart/menu.js';
 import { freshState } from './chart/state.js';
-import { clock, linearTicks, logTicks, reach, timeSteps, within } from './chart/ticks.js';
+import { clock, distinctWords, linearTicks, logTicks, reach, tickMarks, timeSteps, within } from './chart/ticks.js';
 import { hideTip, showTip } from './chart/tip.js';
 import { fill, h, icon, line, setText } from './dom.js';
 import { count, duration, number } from './format.js';
@@ -428,7 +428,7 @@ export class Chart {
                     } },
                 { stroke: text, grid, ticks: { show: false }, font, size: 58, gap: 6, filter: (_, splits) => splits,
                     splits: (u, _, low, high) => this.yTicks(low, high, Math.max(2, Math.floor(u.bbox.height / devicePixelRatio / 38))),
-                    values: (_, ticks) => ticks.map(v => (v === null ? '' : tickText(metric, v))) },
+                    values: (_, ticks) => distinctWords(ticks, v => (v === null ? '' : tickText(metric, v))) },
             ],
             hooks: {
                 setCursor: [() => this.readout()],
@@ -686,7 +686,7 @@ export class Chart {
                 const bar = h('span', { class: 'figure-bar' });
                 bar.style.width = `${most > 0 ? 100 * Math.abs(b.mean ?? 0) / most : 0}%`;
                 bar.style.background = this.ink(curve, i)[0];
-                return h('li', null, h('span', { class: 'clip' }, this.nameOf(curve)), h('span', { class: 'figure-track' }, bar), h('b', { class: 'num' }, present(metric, b.mean)));
+                return h('li', null, h('span', { class: 'clip', title: this.nameOf(curve) }, this.nameOf(curve)), h('span', { class: 'figure-track' }, bar), h('b', { class: 'num' }, present(metric, b.mean)));
             })));
     }
 
@@ -729,7 +729,7 @@ export class Chart {
         return {
             title: unit ? `${this.panel.title} (${unit})` : this.panel.title, width, height,
             x: { title: axisWords[this.look.axis], low, high: high > low ? high : low + 1, ticks: ticks.map(at => ({ at, word: this.look.axis === 'time' ? clock(at, step) : shortCount(at) })) },
-            y: { title: unit, low: this.range[0], high: this.range[1], log: this.log, ticks: this.yTicks(this.range[0], this.range[1], 7).map(at => ({ at, word: tickText(metric, at) })) },
+            y: { title: unit, low: this.range[0], high: this.range[1], log: this.log, ticks: tickMarks(this.yTicks(this.range[0], this.range[1], 7), at => tickText(metric, at)) },
             lines: shown.flatMap(({ curve, i }) => {
                 const [ink, dash] = this.ink(curve, i);
                 const x = this.places[i].x;

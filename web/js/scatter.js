@@ -2,7 +2,7 @@
 // and is found by the tabulator and by screen readers; the table below it holds the same numbers.
 import { inkOf } from './chart.js';
 import { outline } from './chart/figure.js';
-import { linearTicks, logTicks } from './chart/ticks.js';
+import { distinctWords, linearTicks, logTicks, tickMarks } from './chart/ticks.js';
 import { fill, h } from './dom.js';
 import { number } from './format.js';
 import { colour } from './theme.js';
@@ -105,9 +105,10 @@ export function scatter(place, { groups, title, xTitle, format, rule = null, log
         const a = Math.max(box.left, place_(from) - 5), b = Math.min(box.right, place_(to) + 5);
         svg.append(s('rect', { class: kind, x: a, y: box.top, width: b - a, height: box.bottom - box.top }, s('title', {}, word)));
     }
-    for (const t of yTicks) {
+    const yWords = distinctWords(yTicks, format);
+    for (const [i, t] of yTicks.entries()) {
         svg.append(s('path', { class: 'rule', d: `M${box.left} ${y(t)}H${box.right}` }),
-            s('text', { x: box.left - 8, y: y(t) + 4, 'text-anchor': 'end' }, format(t)));
+            s('text', { x: box.left - 8, y: y(t) + 4, 'text-anchor': 'end' }, yWords[i]));
     }
     /** @type {number[]} */
     let shown = [];
@@ -126,7 +127,7 @@ export function scatter(place, { groups, title, xTitle, format, rule = null, log
     svg.append(s('text', { x: (box.left + box.right) / 2, y: height - 6, 'text-anchor': 'middle', class: 'axis-title' }, log ? `${xTitle} (log)` : xTitle));
     if (rule && numeric && rule.at >= first && rule.at <= last)
         svg.append(s('path', { class: 'mark-rule', d: `M${place_(rule.at)} ${box.top}V${box.bottom}` }),
-            s('text', { x: place_(rule.at) + 6, y: box.bottom - 8 }, rule.word));
+            s('text', { x: Math.min(Math.max(place_(rule.at), box.left + 3 * rule.word.length), box.right - 3 * rule.word.length), y: box.top - 3, 'text-anchor': 'middle' }, rule.word)); // above the plot, where no mark is
     groups.forEach((group, i) => {
         const [ink, dash] = inkOf(i);
         const own = group.marks.slice().sort((a, b) => (numeric ? Number(a.x) - Number(b.x) : 0));
@@ -168,14 +169,14 @@ export function scatter(place, { groups, title, xTitle, format, rule = null, log
             title, width: 640, height: 360,
             x: { title: log ? `${xTitle} (log)` : xTitle, log, low: log ? from / pad : from - pad, high: log ? to * pad : to + pad,
                 ticks: (numeric ? shown : xs).map(t => ({ at: at(t), word: typeof t === 'number' ? number(t) : String(t) })) },
-            y: { title: '', low, high, log: yLog, ticks: yTicks.map(t => ({ at: t, word: format(t) })) },
-            lines: [...span, ...groups.map((group, i) => ({ name: groups.length > 1 ? group.name : '', ink: inkOf(i)[0], dash: inkOf(i)[1], width: 1.4, alpha: .75,
+            y: { title: '', low, high, log: yLog, ticks: tickMarks(yTicks, format) },
+            lines: [...span, ...groups.map((group, i) => ({ name: groups.length > 1 ? group.name : '', ink: inkOf(i)[0], dash: inkOf(i)[1], width: 1.4, alpha: .75, shape: shapes[i % shapes.length],
                 points: group.fit !== undefined ? group.fit ?? [] : numeric ? group.marks.map(m => /** @type {[number, number]} */ ([at(m.x), m.y])).sort((a, b) => a[0] - b[0]) : [] })),
             ...groups.flatMap((group, i) => group.marks.filter(m => m.range).map(m => ({ name: '', unnamed: true, ink: inkOf(i)[0], dash: [], points: (m.range ?? []).map(v => /** @type {[number, number]} */ ([at(m.x), v])) })))],
-            marks: groups.flatMap((group, i) => group.marks.map(m => ({ x: at(m.x), y: m.y, sd: m.range ? null : m.sd, ink: inkOf(i)[0], shape: shapes[i % shapes.length], size: 4.5, hollow: shapes[i % shapes.length] === 'ring' }))),
+            marks: groups.flatMap((group, i) => group.marks.map(m => ({ x: at(m.x), y: m.y, sd: m.range ? null : m.sd, ink: inkOf(i)[0], shape: shapes[i % shapes.length], size: 4.5, hollow: shapes[i % shapes.length] === 'ring' })).concat(group.marks.filter(m => m.best).map(m => ({ x: at(m.x), y: m.y, sd: null, ink: inkOf(i)[0], shape: 'circle', size: 10, hollow: true })))).concat(gone.map(({ x }) => ({ x: at(x), y: yLog ? low * (high / low) ** .02 : low + (high - low) * .02, sd: null, ink: colour('muted'), shape: 'cross', size: 4, hollow: false }))),
             rules: rule && numeric && rule.at >= first && rule.at <= last ? [rule] : [],
             rows: marks.some(m => m.range) ? [['group', xTitle, yTitle, 'low', 'high'], ...groups.flatMap(group => group.marks.map(m => [group.name, String(m.x), String(m.y), ...(m.range?.map(String) ?? ['', ''])]))]
-                : [['group', xTitle, yTitle, 'sd', 'n'], ...groups.flatMap(group => group.marks.map(m => [group.name, String(m.x), String(m.y), m.sd === null ? '' : String(m.sd), m.n === undefined ? '' : String(m.n)]))],
+                : [['group', xTitle, yTitle, 'sd', 'n'], ...groups.flatMap(group => group.marks.map(m => [group.name, String(m.x), String(m.y), m.sd === null ? '' : String(m.sd), m.n === undefined ? '' : String(m.n)])), ...gone.map(({ x }) => ['', String(x), '', '', '0'])],
         };
     };
 }

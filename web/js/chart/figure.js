@@ -19,6 +19,7 @@
  * @property {number[]} dash
  * @property {number} [width]
  * @property {boolean} [unnamed] not in the legend: it belongs to the line before
+ * @property {string} [shape] of its marks, for the legend
  * @property {number} [alpha]
  * @property {[number, number | null][]} points null: a gap
  * @property {[number, number, number][]} [band] x, low, high
@@ -87,14 +88,16 @@ export function outline(shape, x, y, r) {
     }
 }
 
+const LETTER = 6; // px: mean width at size 11
+
 /**
- * Room above the plot for title and legend.
+ * Room above the plot for title and legend; `wide`: of a column of the legend.
  * @param {Figure} figure
  */
 function headOf(figure) {
-    const named = figure.lines.filter(line => !line.unnamed && line.name);
-    const columns = Math.max(1, Math.floor((figure.width - 24) / 180));
-    return { named, columns, height: (figure.title ? 30 : 14) + 16 * Math.ceil(named.length / columns) };
+    const named = figure.lines.filter(line => !line.unnamed && line.name), room = figure.width - 24;
+    const longest = Math.max(...named.map(line => line.name.length), 0), columns = Math.max(1, Math.floor(room / Math.max(180, 34 + LETTER * longest)));
+    return { named, columns, wide: Math.min(room, Math.max(180, 34 + LETTER * longest)), height: (figure.title ? 30 : 14) + 16 * Math.ceil(named.length / columns) };
 }
 
 /** @param {Figure} figure @returns {[number, number]} */
@@ -106,7 +109,7 @@ export const sizeOf = figure => [figure.width, figure.height + headOf(figure).he
  * @param {{text: string, muted: string, grid: string, surface: string}} ink
  */
 export function paintFigure(figure, painter, ink) {
-    const { named, columns, height: head } = headOf(figure);
+    const { named, columns, wide, height: head } = headOf(figure);
     const { x, y, width, height } = figure;
     const box = { left: 62, right: width - (figure.key ? 84 : 20), top: head + 8, bottom: head + height - 42 };
     const scale = (/** @type {Axis} */ axis, /** @type {number} */ v) => (axis.log ? Math.log(v / axis.low) / Math.log(axis.high / axis.low) : (v - axis.low) / (axis.high - axis.low || 1));
@@ -115,9 +118,14 @@ export function paintFigure(figure, painter, ink) {
     painter.path([[0, 0], [width, 0], [width, head + height], [0, head + height]], { fill: ink.surface }, true);
     painter.text(12, 20, figure.title, { size: 14, ink: ink.text, bold: true });
     named.forEach((line, n) => {
-        const at = 12 + (n % columns) * 180, base = (figure.title ? 38 : 22) + 16 * Math.floor(n / columns);
-        painter.path([[at, base - 4], [at + 20, base - 4]], { stroke: line.ink, width: 2, dash: line.dash });
-        painter.text(at + 26, base, line.name.length > 26 ? `${line.name.slice(0, 25)}…` : line.name, { size: 11, ink: ink.text });
+        const at = 12 + (n % columns) * wide, base = (figure.title ? 38 : 22) + 16 * Math.floor(n / columns);
+        if (!line.shape || line.points.length > 0)
+            painter.path([[at, base - 4], [at + 20, base - 4]], { stroke: line.ink, width: 2, dash: line.dash });
+        if (line.shape)
+            for (const { points, closed } of outline(line.shape, at + 10, base - 4, 4))
+                painter.path(points, closed ? { fill: line.ink } : { stroke: line.ink, width: 1.6 }, closed);
+        const most = Math.max(8, Math.floor((wide - 30) / LETTER));
+        painter.text(at + 26, base, line.name.length > most ? `${line.name.slice(0, most - 1)}…` : line.name, { size: 11, ink: ink.text });
     });
     if (figure.drawing) {
         figure.drawing(painter, ink, head);
@@ -165,7 +173,7 @@ export function paintFigure(figure, painter, ink) {
             if (part.length > 1)
                 painter.path(part, { stroke: line.ink, width: line.width ?? 1.6, dash: line.dash, alpha: line.alpha });
             else if (part.length === 1)
-                painter.path(outline('circle', part[0][0], part[0][1], 2.5)[0].points, { fill: line.ink }, true);
+                painter.path(outline('circle', part[0][0], part[0][1], 3)[0].points, { fill: line.ink }, true);
             part = [];
         }
     }
@@ -182,8 +190,10 @@ export function paintFigure(figure, painter, ink) {
     painter.clip(null);
     for (const { at, word } of figure.levels ?? [])
         painter.text(box.right - 4, py(at) - 5, word, { size: 11, ink: ink.text, anchor: 'end' });
-    for (const { at, word } of figure.rules ?? [])
-        painter.text(px(at) + 6, box.bottom - 8, word, { size: 11, ink: ink.muted });
+    for (const { at, word } of figure.rules ?? []) { // above the plot, where no mark is
+        const wide = LETTER * word.length / 2;
+        painter.text(Math.min(Math.max(px(at), box.left + wide), box.right - wide), box.top - 2, word, { size: 11, ink: ink.muted, anchor: 'middle' });
+    }
 }
 
 /**

@@ -1,6 +1,6 @@
 // A plot that a run of kind check has stored, as a figure and in words; a criterion in words. Pure functions.
 import { number } from '../format.js';
-import { linearTicks, logTicks, reach } from './ticks.js';
+import { linearTicks, logTicks, reach, tickMarks } from './ticks.js';
 
 /** @typedef {{name: string, form: 'points' | 'line' | 'bars', x: (number | null)[], y: (number | null)[], low: (number | null)[], high: (number | null)[]}} Series */
 /** @typedef {{title: string, x: {title: string, log: boolean}, y: {title: string, log: boolean}, series: Series[]}} Plot */
@@ -48,18 +48,17 @@ export function plotFigure(plot, width, ink) {
     const bars = plot.series.some(s => s.form === 'bars'), joined = !plot.series.some(s => s.form === 'line'), inks = inksOf(plot);
     const [x0, x1] = reach(Math.min(...points.map(p => p.x)), Math.max(...points.map(p => p.x)), plot.x.log);
     const [y0, y1] = reach(bars ? 0 : Math.min(...points.map(p => p.y)), Math.max(...points.map(p => p.y)), plot.y.log);
-    const mark = (/** @type {number} */ v) => ({ at: v, word: number(v) });
     const lines = series.map(({ s, at }, i) => {
         const [stroke, dash] = ink(inks[i]);
         const step = at.length > 1 ? at[1].x - at[0].x : 1;
         const outline = s.form === 'bars' ? at.flatMap(p => /** @type {[number, number][]} */ ([[p.x - step / 2, 0], [p.x - step / 2, p.y], [p.x + step / 2, p.y], [p.x + step / 2, 0]])) : [];
-        return { name: s.name, ink: stroke, dash: s.form === 'line' ? dash : [], width: s.form === 'points' ? 1 : 1.6,
+        return { name: s.name, ink: stroke, dash: s.form === 'line' ? dash : [], width: s.form === 'points' ? 1 : 1.6, shape: s.form === 'points' ? shapes[i % shapes.length] : undefined,
             points: s.form === 'line' || (s.form === 'points' && joined) ? at.map(p => /** @type {[number, number]} */ ([p.x, p.y])) : outline };
     });
     const marks = series.flatMap(({ s, at }, i) => (s.form === 'points' ? at.map(p => ({ x: p.x, y: p.y, ink: ink(inks[i])[0], shape: shapes[i % shapes.length], size: 4, sd: p.high === null ? null : p.high - p.y })) : []));
     return { title: plot.title, width, height: HEIGHT,
-        x: { title: plot.x.log ? `${plot.x.title} (log)` : plot.x.title, low: x0, high: x1, log: plot.x.log, ticks: (plot.x.log ? logTicks(x0, x1) : linearTicks(x0, x1)).map(mark) },
-        y: { title: plot.y.title, low: y0, high: y1, log: plot.y.log, ticks: (plot.y.log ? logTicks(y0, y1) : linearTicks(y0, y1)).map(mark) },
+        x: { title: plot.x.log ? `${plot.x.title} (log)` : plot.x.title, low: x0, high: x1, log: plot.x.log, ticks: tickMarks(plot.x.log ? logTicks(x0, x1) : linearTicks(x0, x1), number) },
+        y: { title: plot.y.title, low: y0, high: y1, log: plot.y.log, ticks: tickMarks(plot.y.log ? logTicks(y0, y1) : linearTicks(y0, y1), number) },
         lines, marks,
         rows: [['series', plot.x.title, plot.y.title, 'low', 'high'], ...plot.series.flatMap(s => s.x.map((x, i) => [s.name, ...[x, s.y[i], s.low[i], s.high[i]].map(v => (v === null ? '' : String(v)))]))] };
 }

@@ -60,7 +60,7 @@ export function logTicks(low, high, most = 7) {
  */
 export function distinctWords(values, say) {
     const words = values.map(say);
-    if (new Set(words).size === words.length)
+    if (new Set(words).size === words.length || words.some(word => !/^[−-]?[\d.,]+(e−?\d+)?( %)?$/.test(word))) // other units have words of their own
         return words;
     const times = words[0].endsWith('%') ? 100 : 1, unit = times > 1 ? ' %' : '';
     for (let digits = 4; digits <= 12; digits++) {

@@ -72,8 +72,8 @@ export function tokenName(i, { grid, lead = 0, between }, bare = false, query = 
     return patch < 0 ? 'class token' : `patch ${patch + 1} (row ${Math.floor(patch / grid[1]) + 1}, column ${patch % grid[1] + 1})`;
 }
 
-/** Marks of an axis of tokens. @param {number} n */
-const tokenTicks = n => linearTicks(0, n, n < 20 ? n : 6).filter(v => v < n && Number.isInteger(v)).map(v => ({ at: v + .5, word: String(v + 1) }));
+/** Marks of an axis of tokens. @param {number} n @param {number} room in pixels */
+const tokenTicks = (n, room) => linearTicks(0, n, Math.max(2, Math.min(n < 20 ? n : 6, Math.floor(room / 20)))).filter(v => v < n && Number.isInteger(v)).map(v => ({ at: v + .5, word: String(v + 1) }));
 
 /**
  * @param {ReturnType<typeof scaleOf>} scale
@@ -97,8 +97,8 @@ export function mapFigure(m, { title, width, theme, range, between }) {
     const plot = width - 62 - 84, [query, key] = axisTitles[between ?? 'class'];
     return {
         title, width, height: Math.max(30, Math.round(plot * m.rows / m.columns)) + 50,
-        x: { title: key, low: 0, high: m.columns, ticks: tokenTicks(m.columns) },
-        y: { title: query, low: m.rows, high: 0, ticks: tokenTicks(m.rows) },
+        x: { title: key, low: 0, high: m.columns, ticks: tokenTicks(m.columns, plot) },
+        y: { title: query, low: m.rows, high: 0, ticks: tokenTicks(m.rows, plot * m.rows / m.columns) },
         lines: [], cells: { rows: m.rows, columns: m.columns, colour: (row, column) => scale.colour(m.values[row * m.columns + column], theme) },
         key: keyOf(scale, theme, ''), rows: cellRows(m, ['query', 'key', 'weight']),
     };

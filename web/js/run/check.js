@@ -15,8 +15,6 @@ import { colour, fontFamily, onTheme } from '../theme.js';
 /** @typedef {import('../chart/plot.js').Row} Row */
 /** @typedef {{check: string, source: string, claimed: string, correct: string, wrong: boolean, seeds: number[], verdict: string, evidence: string[], rows: Row[], plots: Plot[]}} Result */
 
-const TITLE = 22; // room that a figure has for its title
-
 /**
  * @param {Plot} plot
  * @param {string} name of the files
@@ -36,9 +34,7 @@ function plotCard(plot, name) {
         make = () => /** @type {import('../chart/figure.js').Figure} */ (plotFigure(plot, 640, inkOf));
         const painter = elementPainter(...sizeOf(drawn), fontFamily());
         paintFigure(drawn, painter, { text: colour('text'), muted: colour('muted'), grid: colour('grid'), surface: colour('surface') });
-        const svg = painter.done(), [w, tall] = sizeOf(drawn);
-        svg.setAttribute('viewBox', `0 ${TITLE} ${w} ${tall - TITLE}`); // the card has the title
-        svg.setAttribute('height', String(tall - TITLE));
+        const svg = painter.done();
         svg.setAttribute('role', 'img');
         svg.setAttribute('aria-label', `${plot.title}: ${plotWords(plot)}`);
         fill(place, svg);

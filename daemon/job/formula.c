@@ -341,11 +341,6 @@ void job_formula_check(struct job_ctx *c)
     if (!job_formula_builtin(c->g)) {
         double leaf[PK_LEAVES] = {0};
 
-        if (c->g->resources.device == JOB_DEVICE_CUDA)
-            job_ctx_error(
-                c, "/resources/device",
-                "a formula that is none of the built-in activations runs on the CPU in this version; use "
-                "device cpu");
         if (!c->g->diagnostics.probe_cls && c->g->diagnostics.every >= 1)
             job_ctx_error(c, "/diagnostics/probe_cls",
                           "statistics of a formula are those of all tokens: leave it true");

@@ -32,6 +32,8 @@ struct pk_host {
     size_t (*tuned_get)(void *user, const char *key, void *value, size_t size);
     void (*tuned_put)(void *user, const char *key, const void *value, size_t size);
     void *user;
+    /* Folder in which the back end may keep files that it can make again; made when needed. NULL: none. */
+    const char *cache_dir;
     /* Collectives for ALL_REDUCE and BROADCAST_RANKS. Both NULL: the run has one rank.
      * May be set after `open` (staging through the back end needs an open one), but before the first run. */
     const struct pk_comm_api *comm_api;

@@ -171,8 +171,11 @@ struct pk_formula_program {
 int pk_formula_arity(enum pk_formula_op op);
 /* One entry in doubles, for tests and checks. */
 void pk_formula_run(const struct pk_formula_program *p, const double *leaf, double *ret_results);
-/* The program as statements of CUDA C (floats): "const float t0 = ...;", leaves by `name(leaf)`. */
+/* The program as statements of CUDA C (floats): "const float t0 = ...;". A leaf is a variable with the name as typed, or
+ * x and its number where it has none. */
 void pk_formula_cuda(const struct pk_formula_program *p, struct pd_buf *out);
+/* The name of a result or operand in those statements. */
+void pk_formula_cuda_operand(const struct pk_formula_program *p, int operand, struct pd_buf *out);
 
 /* How kernels compute A.
  *

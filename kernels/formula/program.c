@@ -667,6 +667,14 @@ static void cuda_operand(const struct pk_formula_program *p, int16_t o, char *ou
         snprintf(out, size, "x%d", -1 - o);
 }
 
+void pk_formula_cuda_operand(const struct pk_formula_program *p, int operand, struct pd_buf *out)
+{
+    char text[40];
+
+    cuda_operand(p, (int16_t)operand, text, sizeof text);
+    pd_buf_str(out, text);
+}
+
 static void fill(const char *pattern, char in[3][40], struct pd_buf *out)
 {
     for (const char *c = pattern; *c; c++)

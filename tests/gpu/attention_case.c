@@ -164,7 +164,7 @@ static struct pk_view swapped(const struct pk_view *v)
 }
 
 /* The same numbers in double (integers stay what they are). */
-static struct pk_view widened(const struct pk_view *v)
+struct pk_view attention_widened(const struct pk_view *v)
 {
     struct pk_view w = tensor(pk_dtype_is_float(v->dtype) ? PK_F64 : v->dtype, v->shape);
 
@@ -347,14 +347,14 @@ void attention_call_check(const struct attention_call *c)
         return;
     run_twice(c->name, c->op, &c->attr, c->math, c->n_in, c->in, c->n_out, out, c->share);
     for (int i = 0; i < c->n_in; i++)
-        in[i] = widened(&c->in[i]);
+        in[i] = attention_widened(&c->in[i]);
     for (int o = 0; o < c->n_out; o++)
         if (c->share[o]) {
             want[o] = in[c->share[o] - 1];
         }
     run_reference(c->name, c->op, &c->attr, c->n_in, in, c->n_out, want);
     for (int o = 0; o < c->n_out; o++)
-        compare(c->name, o, &out[o], &want[o], NULL, c->tolerance, c->floor);
+        compare(c->name, o, &out[o], &want[o], NULL, c->tolerance, fmax(c->floor, c->yard[o]));
 }
 
 /* ---- a case ---- */
@@ -627,7 +627,7 @@ void attention_check(const struct attention_case *t)
     want[0] = tensor(PK_F64, out[0].shape);
     want[1] = tensor(PK_F64, out[1].shape);
     for (int i = 0; i < n; i++)
-        wide[i] = widened(&in[i]);
+        wide[i] = attention_widened(&in[i]);
     run_twice(name, PK_OP_ATTENTION, &attr, t->math, n, in, sums ? 2 : 1, out, NULL);
     if (t->length && !a->packed)
         run_poisoned(name, PK_OP_ATTENTION, t, &attr, n, in, &length, sums ? 2 : 1, out);
@@ -644,14 +644,14 @@ void attention_check(const struct attention_case *t)
 
     /* The backward pass of the reference sees the y and sums that the device gets. */
     in[n] = out[0];
-    wide[n] = widened(&in[n]);
+    wide[n] = attention_widened(&in[n]);
     n++;
     in[n] = t->strided ? attention_strided(&dy) : t->swapped ? swapped(&dy) : dy;
-    wide[n] = widened(&in[n]);
+    wide[n] = attention_widened(&in[n]);
     n++;
     if (sums) {
         in[n] = out[1];
-        wide[n] = widened(&in[n]);
+        wide[n] = attention_widened(&in[n]);
         n++;
     }
     for (int i = 0; i < first; i++) {

@@ -51,6 +51,7 @@ struct attention_call {
     bool wide[6]; /* f32 whatever the inputs are; else the dtype of the first, or of the one shared */
     int share[6];
     double tolerance, floor;
+    double yard[6]; /* > 0: what an error of output o is relative to, if that is more than its largest element */
     enum pk_math math;
 };
 void attention_call_check(const struct attention_call *c);
@@ -59,4 +60,6 @@ void attention_call_check(const struct attention_call *c);
 struct pk_view attention_random(enum pk_dtype dtype, struct pk_shape shape, double lo, double hi);
 struct pk_view attention_values(enum pk_dtype dtype, struct pk_shape shape, const double *values);
 struct pk_view attention_strided(const struct pk_view *v);
+/* The same numbers in double. */
+struct pk_view attention_widened(const struct pk_view *v);
 int attention_reset(void **state);

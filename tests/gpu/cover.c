@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/formula/formula.h"
 #include "tests/gpu/emu/note.h"
 
 #define MOST_SEEN 65536 /* a power of two */
@@ -102,6 +103,18 @@ static void options(struct noting *n, const struct pk_call *c)
     case PK_OP_ATTENTION_BWD2:
         attention_options(n, c);
         break;
+    case PK_OP_FORMULA:
+    case PK_OP_FORMULA_BWD:
+    case PK_OP_FORMULA_STATS: { /* every formula once in each type */
+        const unsigned char *plan = (const unsigned char *)a->formula.plan;
+        uint64_t h = 0;
+
+        for (size_t i = 0; i < sizeof *a->formula.plan; i++)
+            h = mix(h, plan[i]);
+        option(n, 0, (int64_t)(h << 4 | c->in[0].dtype));
+        attention_options(n, c);
+        break;
+    }
     case PK_OP_CONCAT:
         option(n, 0, a->concat.axis);
         break;

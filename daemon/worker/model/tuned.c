@@ -22,6 +22,7 @@ struct record {
 struct model_tuned {
     void (*log)(void *user, int level, const char *line);
     void *user;
+    char folder[4096];                /* "": none */
     char path[4096];                  /* "": no file */
     struct model_tuned_keeper keeper; /* recall NULL: there is none */
     struct pk_backend_info device;    /* sm 0: not met yet */
@@ -100,6 +101,8 @@ enum pd_err model_tuned_new(const char *folder, const struct model_tuned_keeper 
     *ret = t;
     if (keeper)
         t->keeper = *keeper;
+    if (folder && snprintf(t->folder, sizeof t->folder, "%s", folder) >= (int)sizeof t->folder)
+        t->folder[0] = '\0';
     if (!folder || keeper)
         return PD_OK;
     if ((mkdir(folder, 0750) != 0 && errno != EEXIST) ||
@@ -189,6 +192,7 @@ void model_tuned_lend(struct model_tuned *t, struct pk_host *host)
     host->log = say;
     host->tuned_get = kept ? get : NULL;
     host->tuned_put = kept ? put : NULL;
+    host->cache_dir = t->folder[0] ? t->folder : NULL;
 }
 
 /* From the keeper. One that cannot be a record is the keeper's mistake or a broken file's: it is left out. */

@@ -23,14 +23,14 @@ struct model_tuned_keeper {
                    size_t size);
 };
 
-/* With a keeper (copied), `folder` is not looked at. Else reads the records in `folder` (made if missing); a
+/* With a keeper (copied), no records are read from `folder`. Else reads the records in `folder` (made if missing); a
  * line that is no record is passed over. Both NULL: none are kept, and a back end does not measure. log may
  * be NULL. */
 PD_NODISCARD enum pd_err model_tuned_new(const char *folder, const struct model_tuned_keeper *keeper,
                                          void (*log)(void *user, int level, const char *line), void *user,
                                          struct model_tuned **ret, struct pd_why *why);
 struct model_tuned *model_tuned_free(struct model_tuned *t);
-/* Fills log, tuned_get, tuned_put and user of `host`; borrowed from t. */
+/* Fills log, tuned_get, tuned_put, cache_dir and user of `host`; borrowed from t. */
 void model_tuned_lend(struct model_tuned *t, struct pk_host *host);
 /* With a keeper: once the back end is open, before it runs anything. A GPU's records are recalled; until then
  * none is known and none is reported. */

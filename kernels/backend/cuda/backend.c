@@ -4,6 +4,7 @@
  * There are two streams: `stream` has every kernel in order, `side` has concurrent copies and collectives. Both
  * are non-blocking: they do not synchronise with the legacy default stream. */
 #include "kernels/backend/cuda/backend.h"
+#include "kernels/backend/cuda/rtc.h"
 #include "kernels/backend/cuda/optim.h"
 
 #include <stdio.h>
@@ -79,6 +80,7 @@ static struct pk_backend *cuda_close(struct pk_backend *b)
         for (int i = 0; i < 2; i++)
             if (b->read[i])
                 (void)cudaEventDestroy(b->read[i]);
+        cuda_rtc_close(b);
         cuda_passage_close(b);
         if (b->stream)
             (void)cudaStreamDestroy(b->stream);

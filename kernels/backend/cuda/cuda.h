@@ -51,6 +51,7 @@ struct pk_backend {
     bool forgetful;               /* the host stores no records: attention/order.cu stops measuring */
     struct cuda_passage *passage; /* slot.c: the staging buffer of small uploads */
     cudaEvent_t read[2];          /* recorded after the copies of read_later */
+    struct cuda_rtc *rtc;         /* rtc_load.c: compiled formulas */
 };
 
 typedef enum pd_err cuda_run_fn(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);

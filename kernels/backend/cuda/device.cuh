@@ -14,12 +14,16 @@
  */
 #pragma once
 
+#ifdef __CUDACC_RTC__
+#include "kernels/backend/cuda/rtc.cuh"
+#else
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include "kernels/backend/cuda/cuda.h"
+#endif
 
-#ifndef PK_CUDA_EMULATED
+#if !defined PK_CUDA_EMULATED && !defined __CUDACC_RTC__
 #define PK_LAUNCH(kernel, grid, block, shared, stream, ...)                                                  \
     (kernel)<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
 #define PK_LAUNCH_CLUSTER(kernel, cluster, grid, block, shared, stream, ...)                                 \
@@ -42,6 +46,8 @@ static inline void pk_launch_cluster(void (*kernel)(P...), unsigned cluster, dim
     config.numAttrs = 1;
     (void)cudaLaunchKernelEx(&config, kernel, args...); /* cudaGetLastError has it, as of <<< >>> */
 }
+#endif
+#ifndef PK_CUDA_EMULATED
 #define PK_SHARED(type, name)                                                                                \
     extern __shared__ __align__(1024) unsigned char pk_shared_memory_[];                                     \
     type *const name = reinterpret_cast<type *>(pk_shared_memory_)

@@ -19,7 +19,7 @@
  * Counted per (b, h): 4 Nq Nk d FLOP of products (half of it causal); q, k, v read once, k and v again for
  * each further 64 queries where they do not stay; y written once. Shared memory, d = 64, bf16: 9 KiB of
  * queries + 18 KiB for two tiles; N = 197 whole: 9 + 63. */
-#include "kernels/backend/cuda/attention/tile.cuh"
+#include "kernels/backend/cuda/attention/tile_phi.cuh"
 
 /* Least keys per part, so that a split is worth its partial sums, which one warp per query adds. */
 #define SPLIT_QUERIES 16
@@ -36,7 +36,6 @@ static __global__ void __launch_bounds__(128, D <= 64 ? 3 : 2)
 {
     typedef typename M::T T;
     constexpr int NT = TILE / 8;
-    constexpr bool HOLD = D <= 64 && sizeof(T) == 2;
     PK_SHARED(T, shared);
     const int pitch = a.d16 + M::PAD, warp = (int)threadIdx.x / PK_WARP, lane = (int)threadIdx.x % PK_WARP;
     const int slot = warp / g.warps, sub = warp % g.warps, c0 = (int)blockIdx.y * D;
@@ -78,7 +77,7 @@ static __global__ void __launch_bounds__(128, D <= 64 ? 3 : 2)
         const int strip = (chunk * g.rounds + round) * g.warps + sub, row0 = strip * STRIP;
         const bool busy = real && row0 < a.nq;
         float acc[D / 8][4], top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
-        uint32_t held[HOLD ? D / M::STEP : 1][4];
+        struct att_held<M, D> held;
 
         att_zero(acc);
         if (busy)
@@ -91,22 +90,11 @@ static __global__ void __launch_bounds__(128, D <= 64 ? 3 : 2)
             uint32_t seen = ~0u;
             bool open;
 
-            if (HOLD && t == begin && busy) {
-#pragma unroll
-                for (int c = 0; c < (HOLD ? D / M::STEP : 1); c++)
-                    if (c * M::STEP < a.d16)
-                        M::fragment(held[c], own, pitch, c);
-            }
+            if (t == begin && busy)
+                held.load(own, pitch, a.d16);
             if (busy && k0 < hi && !att_closed(sight, row0, STRIP, k0)) {
                 att_zero(x);
-                if constexpr (HOLD) {
-#pragma unroll
-                    for (int c = 0; c < D / M::STEP; c++)
-                        if (c * M::STEP < a.d16)
-                            M::template step<NT>(x, held[c], k, pitch, c);
-                } else {
-                    att_scores<M, NT>(x, own, k, pitch, a.d16);
-                }
+                held.scores(x, own, k, pitch, a.d16);
                 att_logits<NT, false>(x, a, h, row0, k0);
                 open = k0 + TILE <= hi && att_open(sight, row0, STRIP, k0, TILE);
                 if (!open) {

@@ -269,6 +269,25 @@ static size_t take(size_t *used, size_t bytes)
     return at;
 }
 
+int att_bias_runs(const struct pk_backend *b, const struct att *a)
+{
+    const int64_t blocks = cuda_div_up(a->nk > 0 ? a->nk : 1, TILE) *
+                           cuda_div_up(a->nq > 0 ? a->nq : 1, 4 * STRIP) * (a->heads > 0 ? a->heads : 1);
+    const int64_t want = cuda_div_up((int64_t)att_multiprocessors(b) * RUNS_BLOCKS, blocks);
+    const int64_t runs = want < a->batch ? want : a->batch;
+
+    return runs < 1 ? 1 : (int)runs;
+}
+
+enum pd_err att_add_bias_runs(struct pk_backend *b, const struct att *a, const float *runs, int count, float *to,
+                              struct pd_why *why)
+{
+    PK_LAUNCH(dbias_sum_kernel, dim3((unsigned)cuda_div_up((int64_t)a->heads * a->nq * a->nk, 256)), dim3(256), 0,
+              b->stream, *a, runs, count, to);
+    PK_CUDA_TRY(cudaGetLastError());
+    return PD_OK;
+}
+
 static struct scratch scratch_of(const struct pk_backend *b, const struct att *a, enum att_math math)
 {
     const size_t rows = (size_t)a->batch * (size_t)a->heads * (size_t)a->nq;
@@ -281,12 +300,7 @@ static struct scratch scratch_of(const struct pk_backend *b, const struct att *a
         s.delta = take(&s.bytes, rows * sizeof(float));
     s.dscale = take(&s.bytes, (size_t)a->batch * (size_t)a->heads * (size_t)s.strips * sizeof(double));
     if (a->has_bias) {
-        const int64_t blocks = cuda_div_up(a->nk > 0 ? a->nk : 1, TILE) *
-                               cuda_div_up(a->nq > 0 ? a->nq : 1, 4 * STRIP) * (a->heads > 0 ? a->heads : 1);
-        const int64_t want = cuda_div_up((int64_t)att_multiprocessors(b) * RUNS_BLOCKS, blocks);
-
-        s.runs = (int)(want < a->batch ? want : a->batch);
-        s.runs = s.summed ? att_once_runs(b, a) : s.runs < 1 ? 1 : s.runs;
+        s.runs = s.summed ? att_once_runs(b, a) : att_bias_runs(b, a);
         s.dbias =
             take(&s.bytes, (size_t)s.runs * (size_t)a->heads * (size_t)a->nq * (size_t)a->nk * sizeof(float));
     }
@@ -452,7 +466,6 @@ extern "C" enum pd_err cuda_attention_bwd(struct pk_backend *b, const struct pk_
     if (err != PD_OK)
         return err;
     if (x->has_bias && (int64_t)a.heads * a.nq * a.nk > 0) {
-        const int64_t size = (int64_t)a.heads * a.nq * a.nk;
         float *const runs = (float *)(work + s.dbias);
 
         if (!s.summed)
@@ -461,9 +474,7 @@ extern "C" enum pd_err cuda_attention_bwd(struct pk_backend *b, const struct pk_
                                      : launch_dbias<att_f32>(b, &a, &s, runs, why);
         if (err != PD_OK)
             return err;
-        PK_LAUNCH(dbias_sum_kernel, dim3((unsigned)cuda_div_up(size, 256)), dim3(256), 0, b->stream, a,
-                  (const float *)runs, s.runs, (float *)c->out[out].data);
-        PK_CUDA_TRY(cudaGetLastError());
+        return att_add_bias_runs(b, &a, runs, s.runs, (float *)c->out[out].data, why);
     }
     return PD_OK;
 }

@@ -2,7 +2,7 @@
  * ATTENTION_BWD. */
 #pragma once
 
-#include "kernels/backend/cuda/attention/tile.cuh"
+#include "kernels/backend/cuda/attention/tile_phi.cuh"
 
 /* From x = S and dp = dP (with dropout): P into x, dS into dp, without factors; returns sum P dP. Statistics
  * of queries: `by` is 1 / sum (softmax: the log of the sum of exponentials; where rows are not normalised the

@@ -19,7 +19,7 @@
  * over many tokens, and what bf16 would round of it does not shrink with them. Causal squares of chunks are
  * the square kernels under att.local; what is here adds to their outputs. The gradient of a learned scale is
  * sum(tau q dF(q)) / p, plus that of the squares. Masked keys count as k = v = 0, exact for these powers. */
-#include "kernels/backend/cuda/attention/tile.cuh"
+#include "kernels/backend/cuda/attention/tile_phi.cuh"
 
 #define WARPS 4
 #define WIDTH 64 /* channels of a block's sums; longer heads take several blocks */

@@ -31,7 +31,7 @@
  * f32 fma for 8: mma.sync is the limit of all three, and WGMMA would go further on sm 90. The f32 states of a
  * pair are 655 KiB a chunk: there are as few chunks as fill the device, one where pairs alone do, and in
  * causal order one for 1024 tokens. */
-#include "kernels/backend/cuda/attention/tile.cuh"
+#include "kernels/backend/cuda/attention/tile_phi.cuh"
 
 #define TOKENS 64 /* of a stage of gather */
 #define ROWS 16

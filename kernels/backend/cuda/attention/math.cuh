@@ -189,6 +189,35 @@ __device__ __forceinline__ void att_scores<att_f32, 4>(float (&s)[4][4], const f
     att_f32::rows<4>(s, own, tile, pitch, d16);
 }
 
+/* A strip's left operands, in registers where heads are short. */
+template <class M, int D> struct att_held {
+    static constexpr bool HOLD = D <= 64 && sizeof(typename M::T) == 2;
+    uint32_t f[HOLD ? D / M::STEP : 1][4];
+
+    __device__ __forceinline__ void load(const typename M::T *own, int pitch, int d16)
+    {
+        if constexpr (HOLD)
+#pragma unroll
+            for (int c = 0; c < D / M::STEP; c++)
+                if (c * M::STEP < d16)
+                    M::fragment(f[c], own, pitch, c);
+    }
+    /* s += own tile' */
+    template <int NT>
+    __device__ __forceinline__ void scores(float (&s)[NT][4], const typename M::T *own,
+                                           const typename M::T *tile, int pitch, int d16) const
+    {
+        if constexpr (HOLD) {
+#pragma unroll
+            for (int c = 0; c < D / M::STEP; c++)
+                if (c * M::STEP < d16)
+                    M::template step<NT>(s, f[c], tile, pitch, c);
+        } else {
+            att_scores<M, NT>(s, own, tile, pitch, d16);
+        }
+    }
+};
+
 template <int N> __device__ __forceinline__ void att_zero(float (&x)[N][4])
 {
 #pragma unroll

@@ -11,7 +11,7 @@
  * Counted per (b, h): the tangent 10 Nq Nk d FLOP, the second derivative 34. Shared memory, d = 64: 51 KiB of
  * own rows and 34 KiB for a tile of each streamed tensor; one buffer, since blocks of several warps share a
  * multiprocessor and these calls are short. A block owns 64 channels of its results. */
-#include "kernels/backend/cuda/attention/tile.cuh"
+#include "kernels/backend/cuda/attention/tile_phi.cuh"
 
 #define WARPS 4
 #define WIDTH 64

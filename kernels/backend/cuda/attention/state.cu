@@ -8,7 +8,7 @@
  * second kernel adds these up in their order. Tokens pass through shared memory BATCH at a time.
  *
  * Counted per (b, h) and token: 4 F d FLOP; F = d or d (d + 1) / 2. */
-#include "kernels/backend/cuda/attention/tile.cuh"
+#include "kernels/backend/cuda/attention/tile_phi.cuh"
 
 #define EACH 8
 #define BATCH 8

@@ -5,7 +5,7 @@
  * fixed order.
  *
  * Counted per (b, h): 2 Nq Nk d FLOP for each pass: one, or four where rows are normalised. */
-#include "kernels/backend/cuda/attention/tile.cuh"
+#include "kernels/backend/cuda/attention/tile_phi.cuh"
 
 #define WARPS 4
 #define ROW 7       /* numbers of a row: below */

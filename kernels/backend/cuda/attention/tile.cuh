@@ -1,4 +1,5 @@
-/* kernels/backend/cuda/attention/tile.cuh: tiles, visibility and phi, shared by the kernels of attention.
+/* kernels/backend/cuda/attention/tile.cuh: tiles, scores and visibility, shared by the kernels of attention.
+ * phi on them: tile_phi.cuh, and formula.cuh for formulas.
  *
  * One scheme serves forward and backward. A warp owns 16 rows ("strip") of one (batch, head) pair: queries,
  * or keys where gradients of keys are summed. The other side streams past in tiles of TILE rows through
@@ -20,11 +21,12 @@
  * swizzle. Channels from d to a multiple of 16 are zeros there. */
 #pragma once
 
+#ifndef __CUDACC_RTC__
 #include <math.h>
+#endif
 
-#include "kernels/backend/cuda/attention/call.cuh"
+#include "kernels/backend/cuda/attention/args.cuh"
 #include "kernels/backend/cuda/attention/math.cuh"
-#include "kernels/backend/cuda/attention/phi.cuh"
 #include "kernels/base/philox.h"
 
 /* ---- visibility and factors ---- */
@@ -255,17 +257,7 @@ template <typename T> struct att_flow {
     }
 };
 
-/* ---- phi ---- */
-
-/* x^n, n >= 1 */
-__device__ __forceinline__ float att_power(float x, int n)
-{
-    float r = x;
-
-    for (int i = 1; i < n; i++)
-        r *= x;
-    return r;
-}
+/* ---- scores ---- */
 
 /* f(n, e) of all that a lane holds of a tile. */
 #define ATT_EACH(NT, n, e)                                                                                   \
@@ -355,63 +347,5 @@ template <int NT> __device__ __forceinline__ void att_hide(float (&x)[NT][4], ui
     {
         if (!(seen >> (4 * n + e) & 1))
             x[n][e] = 0;
-    }
-}
-
-#define ATT_MAP(NT, x, f)                                                                                    \
-    do {                                                                                                     \
-        ATT_EACH(NT, n_, e_)                                                                                 \
-        {                                                                                                    \
-            const float v = (x)[n_][e_];                                                                     \
-            (x)[n_][e_] = (f);                                                                               \
-        }                                                                                                    \
-    } while (0)
-
-/* phi for rows of phi.h that need no statistics first; the caller computes the sums of normalised rows. */
-template <int NT, bool POLY> __device__ __forceinline__ void att_phi(float (&x)[NT][4], const struct att &a)
-{
-    if (!POLY && !a.power) {
-        switch (a.phi) {
-#define ALONE(constant, name)                                                                                \
-    case constant:                                                                                           \
-        ATT_MAP(NT, x, att_phi_##name(v));                                                                   \
-        break;
-#define HOMOGENEOUS ALONE
-#define SUMMED ALONE
-#define POWER(constant, name)
-#define EXPONENTIAL POWER
-#define ROW(constant, name, kind, f, df) kind(constant, name)
-            PK_EACH_PHI(ROW)
-#undef ALONE
-#undef HOMOGENEOUS
-#undef SUMMED
-#undef POWER
-#undef EXPONENTIAL
-#undef ROW
-        default:
-            break;
-        }
-        return;
-    }
-    switch (a.degree) {
-    case 1:
-        break;
-    case 2:
-        ATT_MAP(NT, x, v * v);
-        break;
-    case 3:
-        ATT_MAP(NT, x, v * v * v);
-        break;
-    case 4:
-        ATT_MAP(NT, x, (v * v) * (v * v));
-        break;
-    case 5:
-        ATT_MAP(NT, x, (v * v) * (v * v) * v);
-        break;
-    case 6:
-        ATT_MAP(NT, x, (v * v) * (v * v) * (v * v));
-        break;
-    default:
-        ATT_MAP(NT, x, att_power(v, a.degree));
     }
 }

@@ -1,0 +1,16 @@
+# Writes the texts of HEADERS (paths below ROOT, separated by commas) and their names to OUT, as the tables of
+# kernels/backend/cuda/rtc_headers.h. Headers of the C library that they name are empty for NVRTC: rtc.cuh has what they need of them.
+string(REPLACE "," ";" headers "${HEADERS}")
+set(texts "")
+set(names "    \"stdint.h\",\n    \"stdbool.h\",\n    \"math.h\",\n")
+set(list "    \"\",\n    \"\",\n    \"\",\n")
+set(count 3)
+foreach(header ${headers})
+    file(READ ${ROOT}/${header} hex HEX)
+    string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
+    string(APPEND texts "static const char text_${count}[] = {${bytes}0};\n")
+    string(APPEND names "    \"${header}\",\n")
+    string(APPEND list "    text_${count},\n")
+    math(EXPR count "${count} + 1")
+endforeach()
+file(WRITE ${OUT} "#include \"kernels/backend/cuda/rtc_headers.h\"\n\n${texts}\nconst int cuda_rtc_headers = ${count};\nconst char *const cuda_rtc_header_name[] = {\n${names}};\nconst char *const cuda_rtc_header_text[] = {\n${list}};\n")

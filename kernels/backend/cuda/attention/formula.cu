@@ -1,0 +1,431 @@
+/* FORMULA and FORMULA_BWD: the host side of formula.cuh. The kernels come from cuda_rtc_formula (rtc.c), compiled for the
+ * formula; in the emulation from templates over an interpreter of the plan, so that every formula runs there without a
+ * compiler. */
+#include "kernels/backend/cuda/attention/call.cuh"
+#include "kernels/backend/cuda/attention/formula_stats.cuh"
+#include "kernels/backend/cuda/attention/formula.h"
+#include "kernels/backend/cuda/rtc.h"
+
+#define RUNS_BLOCKS 8 /* blocks per multiprocessor in the pass of the bias */
+
+#define EACH_KERNEL(X) FORM_FORWARD_KERNELS(X) FORM_BACKWARD_KERNELS(X) FORM_STATS_KERNELS(X)
+enum form_kernel {
+#define X(name, body) FORM_KERNEL_##name,
+    EACH_KERNEL(X)
+#undef X
+};
+
+#ifdef PK_CUDA_EMULATED
+/* A plan as formula.cuh wants it, computed in doubles. */
+struct form_interpreted {
+    static const struct pk_formula_plan *plan(const struct form_head &u)
+    {
+        return (const struct pk_formula_plan *)u.plan;
+    }
+    static int rows(const struct form_head &u)
+    {
+        return plan(u)->rows;
+    }
+    static int params(const struct form_head &u)
+    {
+        return plan(u)->params;
+    }
+    static bool two(const struct form_head &u)
+    {
+        return plan(u)->two_passes;
+    }
+    static bool shift(const struct form_head &u)
+    {
+        return plan(u)->shift;
+    }
+    static bool shift_zero(const struct form_head &u)
+    {
+        return plan(u)->shift_zero;
+    }
+    static bool needs_d(const struct form_head &u)
+    {
+        return plan(u)->needs_d;
+    }
+    static int turn_scalars(const struct form_head &u)
+    {
+        return plan(u)->turn_scalars;
+    }
+    static int back_scalars(const struct form_head &u)
+    {
+        return plan(u)->back_scalars;
+    }
+    static bool row_max(const struct form_head &u, int k)
+    {
+        return plan(u)->row[k] == PK_ROW_MAX;
+    }
+    static void run(const struct pk_formula_program *p, const struct form_head &u, const struct form_row &r,
+                    float s, float j, float da, float *o)
+    {
+        double leaf[PK_LEAVES] = {}, result[PK_FORMULA_RESULTS];
+
+        leaf[PK_LEAF_S] = (double)s;
+        leaf[PK_LEAF_N] = (double)u.n;
+        leaf[PK_LEAF_NI] = (double)r.ni;
+        leaf[PK_LEAF_I] = (double)r.i;
+        leaf[PK_LEAF_J] = (double)j;
+        leaf[PK_LEAF_HEAD] = (double)u.h;
+        leaf[PK_LEAF_HEADS] = (double)u.H;
+        leaf[PK_LEAF_LAYER] = (double)u.l;
+        leaf[PK_LEAF_LAYERS] = (double)u.L;
+        leaf[PK_LEAF_WIDTH] = (double)u.d;
+        leaf[PK_LEAF_SHIFT] = (double)r.m;
+        leaf[PK_LEAF_DA] = (double)da;
+        leaf[PK_LEAF_D] = (double)r.d;
+        for (int k = 0; k < FORM_PARAMS; k++)
+            leaf[PK_LEAF_PARAM + k] = (double)u.param[k];
+        for (int k = 0; k < FORM_ROWS; k++) {
+            leaf[PK_LEAF_ROW + k] = (double)r.row[k];
+            leaf[PK_LEAF_ARG + k] = (double)r.arg[k];
+            leaf[PK_LEAF_DROW + k] = (double)r.drow[k];
+        }
+        pk_formula_run(p, leaf, result);
+        for (int k = 0; k < p->results; k++)
+            o[k] = (float)result[k];
+    }
+#define PROGRAM(name)                                                                                        \
+    static void name(const struct form_head &u, const struct form_row &r, float s, float j, float da,        \
+                     float *o)                                                                               \
+    {                                                                                                        \
+        run(&plan(u)->name, u, r, s, j, da, o);                                                              \
+    }
+    PROGRAM(exponent)
+    PROGRAM(value)
+    PROGRAM(sums)
+    PROGRAM(turn)
+    PROGRAM(before)
+    PROGRAM(turn_back)
+    PROGRAM(back)
+    PROGRAM(stats)
+#undef PROGRAM
+};
+
+#define X(name, body)                                                                                        \
+    template <class M, class F, int D>                                                                       \
+    static __global__ void __launch_bounds__(256)                                                            \
+        formula_##name(const struct att a, const struct att_deal g, const struct form_use u)                 \
+    {                                                                                                        \
+        body;                                                                                                \
+    }
+EACH_KERNEL(X)
+#undef X
+
+typedef void form_function(const struct att, const struct att_deal, const struct form_use);
+template <class M, int D> static form_function *emulated(int kernel)
+{
+    switch (kernel) {
+#define X(name, body)                                                                                        \
+    case FORM_KERNEL_##name:                                                                                 \
+        return formula_##name<M, form_interpreted, D>;
+        EACH_KERNEL(X)
+#undef X
+    default:
+        return NULL;
+    }
+}
+#endif
+
+/* ---- host ---- */
+
+namespace
+{
+/* Which kernels a call takes. */
+struct form_choice {
+    const struct pk_formula_plan *plan;
+    enum att_math math;
+    int head; /* 64 or 128 channels of a block */
+};
+} // namespace
+
+#ifndef PK_CUDA_EMULATED
+static enum cuda_formula_part part_of(enum form_kernel kernel)
+{
+    return kernel == FORM_KERNEL_forward                                        ? CUDA_FORMULA_FORWARD
+           : kernel == FORM_KERNEL_measure || kernel == FORM_KERNEL_measure_sum ? CUDA_FORMULA_STATS
+                                                                                : CUDA_FORMULA_BACKWARD;
+}
+#endif
+
+static enum pd_err launch(struct pk_backend *b, const struct form_choice *x, enum form_kernel kernel,
+                          dim3 grid, unsigned threads, size_t shared, const struct att *a,
+                          const struct att_deal *g, const struct form_use *u, struct pd_why *why)
+{
+#ifdef PK_CUDA_EMULATED
+    form_function *const f =
+        x->math == ATT_BF16 ? x->head == 64 ? emulated<att_bf16, 64>(kernel) : emulated<att_bf16, 128>(kernel)
+        : x->math == ATT_TF32
+            ? x->head == 64 ? emulated<att_tf32, 64>(kernel) : emulated<att_tf32, 128>(kernel)
+            : emulated<att_f32, 128>(kernel);
+
+    PK_CUDA_TRY(att_room(b, (const void *)f));
+    PK_LAUNCH(f, grid, dim3(threads), shared, b->stream, *a, *g, *u);
+    PK_CUDA_TRY(cudaGetLastError());
+    return PD_OK;
+#else
+    static const char *const names[] = {
+#define X(name, body) "formula_" #name,
+        EACH_KERNEL(X)
+#undef X
+    };
+    static const char *const math[] = {"att_bf16", "att_tf32", "att_f32"};
+    void *args[] = {(void *)a, (void *)g, (void *)u};
+    const void *f;
+    enum pd_err err =
+        cuda_rtc_formula(b, x->plan, math[x->math], x->head, part_of(kernel), names[kernel], &f, why);
+
+    if (err != PD_OK)
+        return err;
+    PK_CUDA_TRY(att_room(b, f));
+    PK_CUDA_TRY(cudaLaunchKernel(f, grid, dim3(threads), args, shared, b->stream));
+    return PD_OK;
+#endif
+}
+
+/* Reads a call; returns the index of the first input after FORMULA's. */
+static int read_call(const struct pk_backend *b, const struct pk_call *c, struct att *a, struct form_use *u,
+                     struct form_choice *x)
+{
+    const struct pk_formula_attr *f = &c->attr->formula;
+
+    att_read(a, c);
+    *u = {};
+    u->plan = f->plan;
+    u->n = (float)f->n;
+    u->layer = (float)f->layer;
+    u->layers = (float)f->layers;
+    if (c->attr->attention.has_scale) {
+        const struct pk_view *v = &c->in[c->attr->attention.packed ? 1 : 3];
+
+        u->scalars = (const float *)v->data;
+        u->scalars_p = v->stride[0];
+        u->scalars_h = v->stride[1];
+    }
+    u->kept = f->plan->rows + f->plan->shift;
+    for (int k = 0; k < f->plan->rows; k++)
+        u->kept += f->plan->row[k] == PK_ROW_MAX;
+    /* The factor, the bias and the powers of ATTENTION are the formula's business. */
+    a->scale = NULL;
+    a->factor = 1;
+    a->add = a->row_power = 0;
+    a->power = a->normalised = a->shifted = false;
+    x->plan = f->plan;
+    x->math = att_math_of(b, c);
+    x->head = x->math == ATT_F32 || a->d > 64 ? 128 : 64;
+    return a->after;
+}
+
+static size_t element_of(const struct form_choice *x)
+{
+    return x->math == ATT_BF16 ? 2 : 4;
+}
+
+static enum pd_err too_long(const struct att *a, struct pd_why *why)
+{
+    return pd_fail(why, PD_ERR_UNSUPPORTED,
+                   "formula: heads of %d need more shared memory than a block has here", a->d);
+}
+
+extern "C" bool cuda_formula_supports(const struct pk_backend *b, const struct pk_call *c)
+{
+    (void)b;
+    return c->in[0].shape.dim[c->in[0].shape.rank - 1] <= CUDA_ATTENTION_HEAD_MOST;
+}
+
+extern "C" enum pd_err cuda_formula(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
+{
+    struct att a;
+    struct form_use u;
+    struct form_choice x;
+    struct att_deal g;
+
+    (void)read_call(b, c, &a, &u, &x);
+    if (a.batch == 0 || a.heads == 0 || a.nq == 0)
+        return PD_OK;
+    a.y = att_rows_inside(&c->out[0], a.heads, a.nq, a.d);
+    if (u.kept)
+        u.stats = (float *)c->out[1].data;
+    g = att_deal_of(b, (int64_t)a.batch * a.heads, a.nq, a.nk, a.d16, element_of(&x), 1, 2, 4, 1);
+    if (g.shared > b->shared_most)
+        return too_long(&a, why);
+    return launch(b, &x, FORM_KERNEL_forward, dim3(att_blocks(&g), (unsigned)cuda_div_up(a.d16, x.head)),
+                  (unsigned)(g.warps * g.per_block * PK_WARP), g.shared, &a, &g, &u, why);
+}
+
+/* ---- backward ---- */
+
+namespace
+{
+struct scratch {
+    size_t fields, through, parts, runs, bytes;
+    int strips, runs_n;
+};
+} // namespace
+
+static size_t take(size_t *used, size_t bytes)
+{
+    const size_t at = *used;
+
+    *used += (bytes + 255) / 256 * 256;
+    return at;
+}
+
+static struct scratch scratch_of(const struct pk_backend *b, const struct att *a, int params)
+{
+    const size_t pairs = (size_t)a->batch * (size_t)a->heads;
+    struct scratch s = {};
+
+    s.strips = (a->nq + STRIP - 1) / STRIP;
+    s.fields = take(&s.bytes, pairs * FORM_FIELDS * (size_t)a->nq * sizeof(float));
+    s.through = take(&s.bytes, pairs * (size_t)params * sizeof(double));
+    s.parts = take(&s.bytes, pairs * (size_t)(s.strips * params) * sizeof(double));
+    if (a->has_bias) {
+        s.runs_n = att_bias_runs(b, a);
+        s.runs = take(&s.bytes,
+                      (size_t)s.runs_n * (size_t)a->heads * (size_t)a->nq * (size_t)a->nk * sizeof(float));
+    }
+    return s;
+}
+
+extern "C" bool cuda_formula_bwd_supports(const struct pk_backend *b, const struct pk_call *c)
+{
+    return cuda_formula_supports(b, c);
+}
+
+extern "C" size_t cuda_formula_bwd_workspace(const struct pk_backend *b, const struct pk_call *c)
+{
+    struct att a;
+
+    att_read(&a, c);
+    return scratch_of(b, &a, c->attr->formula.plan->params).bytes;
+}
+
+extern "C" enum pd_err cuda_formula_bwd(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
+{
+    const int params = c->attr->formula.plan->params;
+    char *const work = (char *)c->workspace;
+    struct att a;
+    struct form_use u;
+    struct form_choice x;
+    struct scratch s;
+    struct att_deal own_keys, own_queries, one = {};
+    int64_t pairs;
+    unsigned blocks_y, threads;
+    enum pd_err err;
+    int out;
+
+    (void)read_call(b, c, &a, &u, &x);
+    s = scratch_of(b, &a, params);
+    out = att_read_bwd(&a, c);
+    u.fields = (float *)(work + s.fields);
+    u.through = (double *)(work + s.through);
+    u.parts = (double *)(work + s.parts);
+    u.strips = s.strips;
+    u.runs = (float *)(work + s.runs);
+    u.runs_n = s.runs_n;
+    if (u.kept) {
+        const struct pk_view *v = &c->in[a.after + 2];
+
+        u.stats_in = (const float *)v->data;
+        u.in_b = v->stride[0];
+        u.in_h = v->stride[1];
+        u.in_k = v->stride[2];
+        u.in_i = v->stride[3];
+    }
+    if (params)
+        u.dscalars = (float *)c->out[out++].data;
+    pairs = (int64_t)a.batch * a.heads;
+    blocks_y = (unsigned)cuda_div_up(a.d16, x.head);
+    own_keys = att_deal_of(b, pairs, a.nk, a.nq, a.d16, element_of(&x), 2, 2, 4, 1);
+    own_queries = att_deal_of(b, pairs, a.nq, a.nk, a.d16, element_of(&x), 2, 2, 4, 1);
+    if (own_keys.shared > b->shared_most || own_queries.shared > b->shared_most)
+        return too_long(&a, why);
+    threads = (unsigned)(own_queries.warps * own_queries.per_block * PK_WARP);
+    if (pairs > 0 && a.nq > 0) {
+        err = launch(b, &x, FORM_KERNEL_rows, dim3((unsigned)cuda_div_up(pairs * a.nq, 4)), 128, 0, &a, &one,
+                     &u, why);
+        if (err == PD_OK && (x.plan->two_passes || x.plan->needs_d))
+            err = launch(b, &x, FORM_KERNEL_sweep, dim3(att_blocks(&own_queries)), threads,
+                         own_queries.shared, &a, &own_queries, &u, why);
+        if (err == PD_OK)
+            err = launch(b, &x, FORM_KERNEL_turn, dim3((unsigned)pairs), 128, 0, &a, &one, &u, why);
+        if (err == PD_OK)
+            err = launch(b, &x, FORM_KERNEL_queries, dim3(att_blocks(&own_queries), blocks_y), threads,
+                         own_queries.shared, &a, &own_queries, &u, why);
+        if (err != PD_OK)
+            return err;
+    }
+    if (pairs > 0 && a.nk > 0) {
+        err = launch(b, &x, FORM_KERNEL_keys, dim3(att_blocks(&own_keys), blocks_y),
+                     (unsigned)(own_keys.warps * own_keys.per_block * PK_WARP), own_keys.shared, &a,
+                     &own_keys, &u, why);
+        if (err != PD_OK)
+            return err;
+    }
+    if (params && a.heads > 0) {
+        err =
+            launch(b, &x, FORM_KERNEL_scalars, dim3((unsigned)(params * a.heads)), 256, 0, &a, &one, &u, why);
+        if (err != PD_OK)
+            return err;
+    }
+    if (!a.has_bias || (int64_t)a.heads * a.nq * a.nk == 0)
+        return PD_OK;
+    one = att_deal_of(b, 1, a.nq, TILE, a.d16, element_of(&x), 2, 2, 4, 1);
+    err = launch(b, &x, FORM_KERNEL_bias,
+                 dim3((unsigned)cuda_div_up(a.nk, TILE), (unsigned)cuda_div_up(a.nq, one.warps * STRIP),
+                      (unsigned)(u.runs_n * a.heads)),
+                 (unsigned)(one.warps * PK_WARP), one.shared, &a, &one, &u, why);
+    return err == PD_OK ? att_add_bias_runs(b, &a, u.runs, u.runs_n, (float *)c->out[out].data, why) : err;
+}
+
+/* ---- diagnostics ---- */
+
+extern "C" bool cuda_formula_stats_supports(const struct pk_backend *b, const struct pk_call *c)
+{
+    return cuda_formula_supports(b, c);
+}
+
+extern "C" size_t cuda_formula_stats_workspace(const struct pk_backend *b, const struct pk_call *c)
+{
+    struct att a;
+
+    (void)b;
+    att_read(&a, c);
+    return (size_t)a.batch * (size_t)a.heads * (size_t)a.nq * FORM_NUMBERS * sizeof(double);
+}
+
+extern "C" enum pd_err cuda_formula_stats(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
+{
+    struct att a;
+    struct form_use u;
+    struct form_choice x;
+    struct att_deal none = {};
+    const struct pk_view *rows;
+    int64_t pairs;
+    enum pd_err err = PD_OK;
+
+    rows = &c->in[read_call(b, c, &a, &u, &x)];
+    u.x = rows->data;
+    u.x_b = rows->stride[0];
+    u.x_i = rows->stride[1];
+    u.x_c = rows->stride[2];
+    u.width = rows->shape.dim[2];
+    u.numbers = (double *)c->workspace;
+    for (int k = 0; k < 6; k++)
+        u.measured[k] = (float *)c->out[k].data;
+    x.math = x.math == ATT_BF16 ? ATT_BF16
+                                : ATT_F32; /* no products of tiles here: TF32 would be compiled for nothing */
+    x.head = 128;
+    pairs = (int64_t)a.batch * a.heads;
+    if (pairs == 0)
+        return PD_OK;
+    if (a.nq > 0)
+        err = launch(b, &x, FORM_KERNEL_measure, dim3((unsigned)cuda_div_up(pairs * a.nq, FORM_WARPS)),
+                     FORM_WARPS * PK_WARP, 0, &a, &none, &u, why);
+    return err == PD_OK ? launch(b, &x, FORM_KERNEL_measure_sum, dim3((unsigned)pairs), PK_WARP * 4, 0, &a,
+                                 &none, &u, why)
+                        : err;
+}

@@ -1,4 +1,4 @@
-/* api/average.h: the checkpoints of which a version of a model shall be the mean. */
+/* api/average.h: the checkpoints whose average becomes a model version. */
 #pragma once
 
 #include <jansson.h>
@@ -7,12 +7,14 @@
 #include "kernels/base/buf.h"
 
 struct api_average {
-    struct pd_buf list; /* for `polyd-worker weights average`: digest and path, a line each */
-    json_t *sources;    /* [{"model" or "run", "step", "sha256"}, ..], as the version's source names them */
-    char *document;     /* of the first: it describes the network; "" = its file alone does */
+    struct pd_buf
+        list;        /* input of `polyd-worker weights average`: one line of digest and path per checkpoint */
+    json_t *sources; /* [{"model" or "run", "step", "sha256"}, ..], as the version's source names them */
+    char *document;  /* document of the first, which describes the network; "" = only the file does */
 };
 
-/* Reads `entries`, the member average of a request, and looks up what it names: {"run", "checkpoint"} or {"model"}, as
- * train.start does. False: the request has been failed. *ret is the caller's either way (api_average_done). */
+/* Reads `entries`, the member average of a request, and looks up the checkpoints: {"run", "checkpoint"} or
+ * {"model"}, as train.start does. False: an error reply was set. The caller owns *ret in either case
+ * (api_average_done). */
 bool api_average_read(struct api_req *r, json_t *entries, struct api_average *ret);
 void api_average_done(struct api_average *a);

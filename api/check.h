@@ -26,16 +26,17 @@ bool api_host_ok(const struct api_allow *allow, const char *host);
  * not. */
 bool api_origin_ok(const struct api_allow *allow, const char *origin, const char *host);
 
-/* Is this media type (parameters ignored, case too) fit for such a body? `type` may be NULL. */
+/* Whether the media type (ignoring parameters and case) is allowed for this kind of body. `type` may be NULL.
+ */
 bool api_content_type_ok(enum api_body body, const char *type);
 
-/* Does the media type name this one ("application/json")? Parameters are ignored. */
+/* Whether the media type equals this one ("application/json"). Parameters are ignored. */
 bool api_media_type_is(const char *type, const char *wanted);
 
-/* Does an If-Match or If-None-Match list contain the strong tag "\"<version>\"", or "*"? Weak tags
+/* Whether an If-Match or If-None-Match list contains the strong tag "\"<version>\"", or "*"? Weak tags
  * count only if `weak` (If-None-Match compares weakly). */
 bool api_etag_match(const char *list, const char *tag, bool weak);
 
 /* An Idempotency-Key: a structured-field string ("abc") or a bare token; 1-255 printable
- * characters. Copies the inside to `out`; false if it has another form. */
+ * characters. Copies the content to `out`; false for any other form. */
 bool api_idempotency_key(const char *header, char *out, size_t size);

@@ -10,7 +10,7 @@
 
 #define API_COMPLETION_CHOICES_MAX 32 /* prompts x n */
 #define API_COMPLETION_N_MAX 8
-#define API_COMPLETION_TOKENS_MAX 65536 /* max_tokens, and tokens of one prompt */
+#define API_COMPLETION_TOKENS_MAX 65536 /* maximum of max_tokens, and of the tokens of one prompt */
 
 struct api_prompt {
     bool tokens;   /* int32_t ids instead of bytes */
@@ -28,12 +28,12 @@ struct api_completion {
     int prompts;
     struct api_prompt prompt[API_COMPLETION_CHOICES_MAX];
     struct pd_buf prompt_bytes;
-    struct pd_buf params;   /* the worker's parameters: a JSON object left open, without seed and stream */
+    struct pd_buf params;   /* the worker's parameters: an unclosed JSON object, without seed and stream */
     struct pd_buf warnings; /* JSON array of texts; empty buffer = none */
 };
 
-/* Reads OpenAI's body. `param` (64 bytes) gets the member at fault. PD_ERR_INVALID, PD_ERR_UNSUPPORTED,
- * PD_ERR_LIMIT, PD_ERR_NOMEM. The caller frees with api_completion_done on PD_OK. */
+/* Reads OpenAI's body. `param` (64 bytes) receives the name of the invalid member. PD_ERR_INVALID,
+ * PD_ERR_UNSUPPORTED, PD_ERR_LIMIT, PD_ERR_NOMEM. The caller frees with api_completion_done on PD_OK. */
 PD_NODISCARD enum pd_err api_completion_parse(json_t *root, struct api_completion *ret, char param[64],
                                               struct pd_why *why);
 
@@ -47,5 +47,5 @@ void api_completion_done(struct api_completion *c);
 /* The worker's parameters of choice i; appended. */
 void api_completion_params(const struct api_completion *c, int choice, struct pd_buf *out);
 
-/* How a token looks in logprobs: its text if it is UTF-8, else "bytes:\xe2\x82". */
+/* Representation of a token in logprobs: its text if it is UTF-8, else "bytes:\xe2\x82". */
 void api_token_text(struct pd_buf *out, const char *bytes, size_t len);

@@ -1,4 +1,4 @@
-/* api/cursor.h: the place after which a page begins, as an opaque text that clients cannot make up. */
+/* api/cursor.h: the position after which a page begins, as an opaque text that clients cannot forge. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,7 +14,7 @@ const char *api_cursor_write(const uint8_t key[32], const char *kind, int64_t id
 bool api_cursor_read(const uint8_t key[32], const char *kind, const char *text, int64_t *ret_id);
 
 #define API_CURSOR_AT_TEXT 512
-/* The same for a list that is ordered by a value: with the place, a text of at most 300 bytes, behind the id.
+/* The same for a list ordered by a value: the text includes the position, at most 300 bytes, after the id.
  */
 void api_cursor_write_at(const uint8_t key[32], const char *kind, int64_t id, const char *place,
                          char out[API_CURSOR_AT_TEXT]);

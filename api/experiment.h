@@ -1,11 +1,11 @@
-/* api/experiment.h: an experiment, which is the jobs that carry one label, as the store has it at one moment.
+/* api/experiment.h: an experiment, i.e. the jobs with one label, as a snapshot of the store.
  *
  *   experiment ── job ── row (a combination of its sweep) ── run (a seed)
  *        │         └──── series (a metric's last, least and greatest value of every run)
  *        └─── set (the jobs of one submission of a template), judged by its claims (claims.h)
  *
- * experiment_json.c writes it, report_html.c draws what experiment_json.c wrote: page, report and API show the same
- * numbers. Everything is bounded by the limits below; what is left out is named in `cut`. */
+ * experiment_json.c writes it, report_html.c draws what experiment_json.c wrote: page, report and API show
+ * the same numbers. The limits below bound all sizes; `cut` names what was left out. */
 #pragma once
 
 #include <jansson.h>
@@ -35,8 +35,8 @@ struct experiment_row {
     json_t *values;      /* pointer -> value; owned */
     size_t first, count; /* of the job's runs */
     struct api_tally runs;
-    struct api_stat stat; /* of the metric that ranks the runs, its last value */
-    size_t base;          /* the row that it is compared with; itself: none */
+    struct api_stat stat; /* last value of the metric that ranks the runs */
+    size_t base;          /* the row to compare with; itself: none */
 };
 
 struct experiment_series {
@@ -63,9 +63,9 @@ struct experiment_job {
 /* The jobs of one submission of a template. */
 struct experiment_set {
     size_t first, count; /* of the experiment's jobs */
-    json_t *file;        /* the template; NULL: polyd has none of this name and version; owned */
+    json_t *file;        /* the template; NULL: unknown name or version; owned */
     char variant[8];
-    const char *why; /* not judged because; NULL: it is */
+    const char *why; /* why the claims are not evaluated; NULL: they are */
 };
 
 struct experiment {
@@ -88,7 +88,8 @@ PD_NODISCARD enum pd_err experiment_read(struct store *store, const char *name, 
 /* NULL is fine. */
 void experiment_free(struct experiment *x);
 
-/* The values of a metric for every run of the job; borrowed. PD_ERR_LIMIT: EXPERIMENT_SERIES are there. */
+/* The values of a metric for every run of the job; borrowed. PD_ERR_LIMIT: there are already
+ * EXPERIMENT_SERIES series. */
 PD_NODISCARD enum pd_err experiment_series_get(struct experiment *x, struct experiment_job *job,
                                                const char *key, const struct experiment_series **ret,
                                                struct pd_why *why);
@@ -98,9 +99,9 @@ void experiment_cut(struct experiment *x, const char *fmt, ...) PD_PRINTF(2, 3);
 /* {"name","template","jobs","runs","created","ended"} without the closing brace. */
 void experiment_head_json(struct pd_buf *b, const struct store_experiment *e);
 
-/* The whole object. `full`: with what the report adds: configurations, runs, curves, versions. */
+/* The whole object. `full`: including the report's configurations, runs, curves and versions. */
 PD_NODISCARD enum pd_err experiment_json(struct pd_buf *b, struct experiment *x, bool full,
                                          struct pd_why *why);
 
-/* experiments.c: reads and writes the experiment that the path names. False: the request has been failed. */
+/* experiments.c: reads and writes the experiment that the path names. False: an error reply was set. */
 bool experiment_answer(struct api_req *r, bool full, struct pd_buf *b);

@@ -1,4 +1,4 @@
-/* api/file.h: bytes of a file as an answer, sent piece by piece. */
+/* api/file.h: replies with the bytes of a file, sent in pieces. */
 #pragma once
 
 #include "api/http.h"
@@ -21,6 +21,6 @@ struct api_file {
 void api_file_done(struct api_file *f);
 
 /* Answers with the file, of which `sha256` (hex) is the digest of all bytes: 200 or 206 as Range and If-Range
- * say, 304 as If-None-Match says, 416 for a range outside. `name`: what a browser calls the download. Takes what
- * *f owns, also on failure; *f is empty afterwards. */
+ * say, 304 as If-None-Match says, 416 for a range outside. `name`: file name of the download. Takes ownership
+ * of the contents of *f, also on failure; *f is empty afterwards. */
 void api_reply_file(struct api_req *r, struct api_file *f, const char *sha256, const char *name);

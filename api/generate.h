@@ -1,9 +1,9 @@
-/* api/generate.h: a completion under way, shared by the files that make it.
+/* api/generate.h: a completion in progress, shared by the files that implement it.
  *
  * One request makes one `gen` with a choice for each prompt and n; each choice is an inference request to the
  * supervisor, whose parts arrive on its thread and are appended under the gen's lock. The HTTP side first
- * waits until there is anything to say (so that a refusal still has its status), then either waits for the
- * end and answers with one object, or streams what has arrived. Lock order: gen, then the server's. */
+ * waits for the first part (so that a refusal can still set the status), then either waits for the end and
+ * replies with one object, or streams the parts. Lock order: gen, then the server's. */
 #pragma once
 
 #include <pthread.h>
@@ -25,7 +25,7 @@ struct choice {
 
 struct gen {
     struct api *api;
-    atomic_int refs; /* the request's, the stream's, and one for each choice under way */
+    atomic_int refs; /* references: the request, the stream, and each choice in progress */
     bool openai;
     struct api_completion c;
     char model[API_MODEL_MAX + 1]; /* as the answer names it */
@@ -34,8 +34,8 @@ struct gen {
     int64_t created_s;
     int count;
     struct choice *choices;
-    pthread_mutex_t lock;  /* guards what follows and the choices */
-    struct api_wait *wait; /* who waits for the first news, or for the end */
+    pthread_mutex_t lock;  /* guards the following members and the choices */
+    struct api_wait *wait; /* wait for the first part, or for the end */
     bool for_end;
     struct api_stream *stream;
     int open; /* choices that have not ended */

@@ -1,16 +1,16 @@
-/* api/gzip.h: answers in gzip's form, for clients that take it. Nothing in here locks or keeps anything. */
+/* api/gzip.h: gzip compression of replies. No locks, no state. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Shorter answers are sent as they are: they fit one packet either way. */
+/* Shorter replies are not compressed: they fit one packet in any case. */
 #define API_GZIP_LEAST 1400
 
-/* Does the header Accept-Encoding (may be NULL) allow gzip? */
+/* Whether the header Accept-Encoding (may be NULL) allows gzip. */
 bool api_gzip_accepted(const char *encodings);
 
-/* The bytes compressed; the caller frees them. NULL if there is no memory or nothing is gained: send the
- * plain ones. */
+/* The compressed bytes; the caller frees them. NULL if out of memory or not smaller: send the bytes
+ * uncompressed. */
 char *api_gzip(const void *bytes, size_t len, size_t *ret_len);

@@ -1,4 +1,4 @@
-/* api/handlers.h: every handler, by the file that holds it. They are called by the route table only. */
+/* api/handlers.h: all handlers, by source file. Only the route table calls them. */
 #pragma once
 
 struct api_req;

@@ -1,9 +1,9 @@
-/* api/http.h: what a handler sees of a request. libmicrohttpd stays behind internal.h.
+/* api/http.h: the interface between handlers and requests. Only internal.h sees libmicrohttpd.
  *
- * A handler is called once the whole body is there. It ends in one of three ways:
+ * A handler is called when the whole body has arrived. It ends in one of three ways:
  *   - it sets the answer (api_reply*, api_fail*);
  *   - it sets a stream (api_reply_stream), read until its end;
- *   - it waits (api_wait_begin), hands the work to another thread, and `next` is called on the
+ *   - it waits (api_wait_begin), submits the operation to another thread, and `next` is called on the
  *     loop after api_wait_end; `next` ends in one of the three ways again.
  * A request belongs to one thread at a time: a loop, or a thread of pool.c; only api_wait_end, api_wait_gone
  * and api_stream_wake may be called from elsewhere. */
@@ -34,10 +34,10 @@ const char *api_body(struct api_req *r, size_t *ret_len);
 enum api_surface api_surface(struct api_req *r);
 const char *api_path(struct api_req *r); /* raw, without the query */
 
-/* First value of a query parameter into `out`: true if present. A broken or too long one fails the request
- * (api_failed is true afterwards) and returns false. */
+/* Copies the first value of a query parameter to `out`: true if present. An invalid or too long value sets an
+ * error reply (api_failed is true afterwards) and returns false. */
 bool api_query(struct api_req *r, const char *name, char *out, size_t size);
-/* Integer in [low, high]; `missing` if absent. Otherwise fails the request with 400. */
+/* Integer in [low, high]; `missing` if absent. Otherwise sets a 400 reply. */
 int64_t api_query_int(struct api_req *r, const char *name, int64_t low, int64_t high, int64_t missing);
 /* "1" or "true", "0" or "false"; absent = false. */
 bool api_query_flag(struct api_req *r, const char *name);
@@ -47,7 +47,7 @@ bool api_query_refuse_others(struct api_req *r, const char *const *names);
 /* Path parameter n as an id; fails with 404 and returns 0 otherwise. */
 int64_t api_param_id(struct api_req *r, int n);
 
-/* Has an answer been set that is an error? */
+/* Whether the reply that was set is an error. */
 bool api_failed(struct api_req *r);
 
 /* Memory that lives as long as the request; NULL fails. `done` may be NULL. One slot: a second call replaces
@@ -63,10 +63,10 @@ json_t *api_body_json(struct api_req *r, unsigned flags);
 
 /* ---- the answer -------------------------------------------------------------------------------- */
 
-/* Takes the bytes out of `body` (left empty). A buffer that failed for memory becomes a 503. */
+/* Moves the bytes out of `body` (left empty). A buffer that ran out of memory gives 503. */
 void api_reply(struct api_req *r, int status, const char *type, struct pd_buf *body);
 void api_reply_json(struct api_req *r, int status, struct pd_buf *body);
-/* Borrowed bytes that live for ever. */
+/* Borrowed bytes with static lifetime. */
 void api_reply_static(struct api_req *r, int status, const char *type, const void *bytes, size_t len);
 void api_reply_empty(struct api_req *r, int status);
 /* Before or after api_reply; copied. At most 8. */
@@ -74,7 +74,7 @@ void api_reply_header(struct api_req *r, const char *name, const char *value);
 
 /* HTTP-only failures, continuing the numbering of enum pd_err so that one table serves both. */
 enum api_fault {
-    API_FAULT_MALFORMED = PD_ERR_COUNT, /* 400: not JSON, a broken header or parameter */
+    API_FAULT_MALFORMED = PD_ERR_COUNT, /* 400: not JSON, an invalid header or parameter */
     API_FAULT_HOST,                     /* 403 */
     API_FAULT_ORIGIN,                   /* 403 */
     API_FAULT_NO_ROUTE,                 /* 404 */
@@ -102,62 +102,62 @@ struct api_fault_row {
 const struct api_fault_row *api_fault_row(int fault);
 const char *api_status_title(int status);
 
-/* Writes the surface's error body for these facts. `details` is a JSON array text of {pointer, detail}, or
+/* Writes the error body in the format of the surface. `details` is a JSON array text of {pointer, detail}, or
  * NULL; `param` is OpenAI's member, or NULL. Returns the status. Pure: tests call it. */
 int api_fault_body(struct pd_buf *b, enum api_surface surface, int fault, const char *message,
                    const char *details, const char *param, const char **ret_type);
 
-/* Sets the answer; the last one wins. */
+/* Sets the reply; a later call replaces it. */
 void api_fail(struct api_req *r, int fault, const char *fmt, ...) PD_PRINTF(3, 4);
 void api_fail_why(struct api_req *r, enum pd_err err, const struct pd_why *why);
-/* With the list of {pointer, detail} (JSON array text) that explains it. */
+/* The same with a list of {pointer, detail} (text of a JSON array). */
 void api_fail_details(struct api_req *r, int fault, const char *details, const char *fmt, ...)
     PD_PRINTF(4, 5);
-/* With the name of the offending member: OpenAI's `param`, and a pointer on our own surface. The sentence
- * names it too: it is often shown alone. */
+/* The same with the name of the invalid member: `param` of OpenAI, a pointer in /api/v1. The sentence names
+ * it too, since clients often show the sentence only. */
 void api_fail_param(struct api_req *r, int fault, const char *param, const char *fmt, ...) PD_PRINTF(4, 5);
 void api_retry_after(struct api_req *r, int seconds);
 
 /* ---- waiting ----------------------------------------------------------------------------------- */
 
 /* A ticket shared by the request and the thread that completes it. Its data (zeroed, `size` bytes) lives
- * until both have let go: a completion that comes after the server gave up writes to memory that is no longer
- * read. */
+ * until both have released it: a completion after the server abandoned the request writes to memory that is
+ * no longer read. */
 struct api_wait;
 
-/* Suspends the connection. Call it BEFORE the work is handed over: the completion may come at once. `done`
+/* Suspends the connection. Call it BEFORE submitting the operation, which may complete immediately. `done`
  * frees what the data owns (not the data). NULL: out of memory or stopping, the answer is set. */
 struct api_wait *api_wait_begin(struct api_req *r, size_t size, void (*done)(void *data),
                                 void (*next)(struct api_req *));
 void *api_wait_data(struct api_wait *w);
-/* In `next`: the data of the ticket that ended. NULL if the server is stopping and gave up. */
+/* In `next`: the data of the completed ticket. NULL if the server is stopping and abandoned the request. */
 void *api_waited(struct api_req *r);
 /* Completes: the pool calls `next`. Exactly once per ticket. Any thread. */
 void api_wait_end(struct api_wait *w);
-/* Calls `gone(arg)` once, on the watcher thread, if the client leaves before api_wait_end. */
+/* Calls `gone(arg)` once, on the watcher thread, if the client disconnects before api_wait_end. */
 void api_wait_watch(struct api_wait *w, void (*gone)(void *data));
 
 /* ---- the pool ---------------------------------------------------------------------------------- */
 
-/* Called on a loop, as the last thing that a handler or `next` does: `run` is called on a thread that may
- * take long over it (pool.c), and ends in one of the three ways; what api_waited gave stays until then.
- * False: the server is stopping, the answer is set. */
+/* Called on a loop as the last action of a handler or `next`: `run` is called on a thread for long operations
+ * (pool.c), and ends in one of the three ways; the data of api_waited remain valid until then. False: the
+ * server is stopping, the answer is set. */
 bool api_pool_give(struct api_req *r, bool is_long, void (*run)(struct api_req *));
 
 /* ---- streams ----------------------------------------------------------------------------------- */
 
 #define API_STREAM_END (-1)
-#define API_STREAM_ABORT (-2) /* break the connection: the client must see that it is not whole */
+#define API_STREAM_ABORT (-2) /* abort the connection, so that the client detects the incomplete reply */
 
 struct api_stream;
 
 struct api_stream_ops {
-    /* Up to `size` bytes into `out`; 0 = nothing now (sleep until woken); or END, ABORT. Pool thread. */
+    /* Writes up to `size` bytes to `out`; 0 = no data now (sleep until woken); or END, ABORT. Pool thread. */
     ssize_t (*read)(void *state, char *out, size_t size);
-    /* Releases the state; the stream is gone afterwards. Pool thread, or the stopping one. */
+    /* Releases the state and the stream. Pool thread, or the stopping thread. */
     void (*done)(void *state);
-    /* The client left while the stream slept, or the server stops. May be NULL. Called under the server's
-     * lock: it may only set a flag. */
+    /* The client disconnected while the stream slept, or the server stops. May be NULL. Called under the
+     * server's lock: it may only set a flag. */
     void (*gone)(void *state);
     bool comments;   /* a comment line every 15 s of silence (text/event-stream) */
     bool everything; /* woken by api_streams_wake, and twice a second */
@@ -167,8 +167,9 @@ struct api_stream_ops {
  * api_stream_wake until `done`. */
 void api_reply_stream(struct api_req *r, int status, const char *type, const struct api_stream_ops *ops,
                       void *state, struct api_stream **ret_stream);
-/* More is there: `read` will be called again. Any thread; the caller makes sure that `done` has not run. */
+/* More data are available: `read` will be called again. Any thread; the caller ensures that `done` has not
+ * run. */
 void api_stream_wake(struct api_stream *s);
-/* Wakes all streams with `everything`: something was committed. Any thread. */
+/* Wakes all streams with `everything` after a commit. Any thread. */
 void api_streams_wake(struct api *api);
 bool api_stopping(struct api *api);

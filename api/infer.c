@@ -416,7 +416,7 @@ static void infer_gone(void *data)
         sup_infer_cancel(api_deps_of(in->api)->sup, id);
 }
 
-/* What the supervisor or the worker refused, in HTTP's words. */
+/* Maps a refusal by the supervisor or the worker to a reply. */
 void api_fail_infer(struct api_req *r, enum pd_err err, const struct pd_why *why)
 {
     const char *text = why->text[0] ? why->text : pd_err_name(err);

@@ -1,9 +1,8 @@
-/* api/ingest.h: reading a batch of metric points.
+/* api/ingest.h: parser of a batch of metric points.
  *
  * {"points":[{"key":"loss/train","step":12,"value":0.5,"time":"2026-11-20T23:50:07.123Z"}, ...]}: one pass
  * over the bytes, without a tree. JSON, not SQLite, limits the ingest of metrics (kernels/PERFORMANCE.md 6),
- * hence a parser of its own for this one body. It takes exactly what JSON is; the tests compare it with
- * jansson. */
+ * hence a parser of its own for this one body. It accepts exactly JSON; the tests compare it with jansson. */
 #pragma once
 
 #include <stddef.h>

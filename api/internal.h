@@ -1,10 +1,10 @@
 /* api/internal.h: the libmicrohttpd side, shared by the files that serve: connections, requests, waiting and
  * streams.
  *
- * Threads: those of loops.c run every callback of libmicrohttpd, a connection's all on one; the watcher sees
- * clients that leave while their connection is suspended, ends slow requests and asks for keep-alive
- * comments; completions come from anywhere. `lock` guards the lists of waits, streams and connections and
- * each suspend/resume pair, so that a wake-up can never fall between "nothing to send" and "suspended".
+ * Threads: those of loops.c run every callback of libmicrohttpd, a connection's all on one; the watcher
+ * detects clients that disconnect while suspended, ends slow requests and triggers keep-alive comments;
+ * completions come from any thread. `lock` guards the lists of waits, streams and connections and each
+ * suspend/resume pair, so that a wake-up can never fall between "nothing to send" and "suspended".
  *
  * Invariant: a connection is suspended if and only if it is in `waits` or in `streams` with `asleep`. */
 #pragma once
@@ -33,16 +33,16 @@ struct conn {
     struct sockaddr_storage address; /* the client's */
     _Atomic int64_t deadline_us;     /* monotonic; 0 = the request is being answered */
     _Atomic int64_t since_us;        /* monotonic: when `phase` began */
-    atomic_size_t body_bytes;        /* of the request's body, so far */
+    atomic_size_t body_bytes;        /* bytes of the body received so far */
     atomic_int phase;                /* enum conn_phase */
-    bool spare;                      /* one of the reserved: probes alone. Set once */
-    bool leaving;                    /* has been cut off and does not count any more. Under the lock */
+    bool spare;                      /* a reserved connection: probes only. Set once */
+    bool leaving;                    /* was closed and no longer counts. Under the lock */
     struct conn *prev, *next;
 };
 
 struct api_wait {
     struct api *api;
-    struct api_req *r; /* NULL once ended or given up */
+    struct api_req *r; /* NULL when completed or abandoned */
     atomic_int refs;
     uint64_t id;
     void (*done)(void *data);
@@ -79,12 +79,12 @@ struct api_req {
     int64_t start_us;
     bool begun, handled, answered, failed, gave_up;
     struct api_wait *wait, *waited;
-    /* pool.c: `held` while a thread of the pool has the request or is to get it; `due` if what its handler
-     * waits for came meanwhile. Both under the api's lock. */
+    /* pool.c: `held` while a thread of the pool has the request or it is queued; `due` if the completion
+     * arrived in the meantime. Both under the api's lock. */
     bool held, due;
-    bool given; /* the loop's own note that it has just handed the request over */
+    bool given; /* set by the loop when it has just queued the request */
     void (*pool_run)(struct api_req *);
-    atomic_bool pool_left; /* the client, while the request was in the queue */
+    atomic_bool pool_left; /* the client disconnected while the request was queued */
     int64_t pool_us;
     uint64_t pool_id;
     struct api_req *pool_next;
@@ -117,14 +117,14 @@ struct api {
     pthread_mutex_t lock;
     pthread_cond_t quiet; /* a wait ended */
     struct conn *conns;
-    int conn_count; /* but for those that are leaving */
+    int conn_count; /* without those being closed */
     struct api_wait *waits;
     struct api_stream *streams;
     uint64_t next_id;
     atomic_bool stopping, draining;
     atomic_size_t body_bytes;
     atomic_int uploads; /* under way */
-    atomic_int active;  /* requests whose handler was called and that have not ended */
+    atomic_int active;  /* requests whose handler was called and that are not complete */
     struct api_counters counters;
     struct api_core *core;
     struct api_pool *pool;
@@ -133,7 +133,7 @@ struct api {
 
 /* ---- answer.c --------------------------------------------------------------------------------- */
 
-/* Drops what was set so far; an answer is set from now on. */
+/* Discards any reply set so far and marks the reply as set. */
 void api_answer_reset(struct api_req *r);
 enum MHD_Result api_answer_send(struct api_req *r);
 
@@ -146,9 +146,10 @@ void api_sending_free(struct api_sending *s);
 
 /* ---- upload.c --------------------------------------------------------------------------------- */
 
-/* Before the body. False: the request has been failed. */
+/* Called before the body. False: an error reply was set. */
 bool api_upload_begin(struct api_req *r);
-/* A piece of the body: has it written, or takes note that it was. Suspends the connection in between. */
+/* Handles a piece of the body: submits the write, or records its completion. Suspends the connection in
+ * between. */
 enum MHD_Result api_upload_take(struct api_req *r, const char *bytes, size_t *size);
 /* Removes the file. */
 void api_upload_free(struct api_req *r);
@@ -156,13 +157,13 @@ void api_upload_free(struct api_req *r);
 /* ---- wait.c ----------------------------------------------------------------------------------- */
 
 void api_wait_unref(struct api_wait *w);
-/* Gives up the wait of a request that ends without having been called again. */
+/* Abandons the wait of a request that ends without another call. */
 void api_wait_drop(struct api_req *r);
-/* Lets the waits in flight end by themselves for a while, then gives them up. */
+/* Waits a limited time for the pending waits, then abandons them. */
 void api_waits_end(struct api *api);
 /* Calls every wait's `gone` once. */
 void api_waits_tell_gone(struct api *api);
-/* Tells the watcher of the departure of the client at `fd`, once. */
+/* Registers `fd` with the watcher, which reports the client's disconnection once. */
 void api_watch_fd(struct api *api, int fd, uint64_t id);
 void api_unwatch_fd(struct api *api, int fd);
 
@@ -170,7 +171,7 @@ void api_unwatch_fd(struct api *api, int fd);
 
 /* Under the lock. */
 void api_stream_wake_locked(struct api_stream *s);
-/* Asks those that have been silent for long for a comment, and wakes those with `everything`. Under the lock.
+/* Triggers keep-alive comments of idle streams and wakes streams with `everything`. Under the lock.
  */
 void api_streams_tick_locked(struct api *api, int64_t now_us);
 ssize_t api_stream_read(void *cls, uint64_t pos, char *out, size_t size);
@@ -190,32 +191,32 @@ void api_connection_notify(void *cls, struct MHD_Connection *connection, void **
 
 /* ---- places.c --------------------------------------------------------------------------------- */
 
-/* Whether a client of this address may connect. At the bound the connection that has been idle
- * longest, or the slowest body, is cut off. Takes the lock. */
+/* Whether a client of this address may connect. At the limit, the connection that has been idle longest, or
+ * has the slowest body, is closed. Takes the lock. */
 bool api_place_find(struct api *api, const struct sockaddr *address);
 void api_conn_enter(struct conn *c, enum conn_phase phase, int64_t now_us);
 /* Adds to and takes from the list of connections. Take the lock. */
 void api_conn_add(struct api *api, struct conn *c);
 void api_conn_remove(struct api *api, struct conn *c);
-/* Cuts off those past their deadline and bodies that come too slowly. Under the lock. */
+/* Closes connections past their deadline and with too slow bodies. Under the lock. */
 void api_conns_tick_locked(struct api *api, int64_t now_us);
 
 /* ---- pool.c ----------------------------------------------------------------------------------- */
 
-/* On failure, too, api_pool_stop and api_pool_free are due. */
+/* api_pool_stop and api_pool_free must be called also after a failure. */
 PD_NODISCARD enum pd_err api_pool_start(struct api *api, int threads, struct pd_why *why);
-/* The client of a request in the queue has left. */
+/* The client of a queued request has disconnected. */
 void api_pool_gone(struct api *api, uint64_t id);
-/* Answers what is in the queue, ends the threads. */
+/* Answers the queued requests, then ends the threads. */
 void api_pool_stop(struct api *api);
 struct api_pool *api_pool_free(struct api_pool *p);
 
 /* ---- loops.c ---------------------------------------------------------------------------------- */
 
-/* Starts set.threads threads that accept from listen_fd and answer. Takes listen_fd, also when it fails;
- * api_loops_end is due in either case. */
+/* Starts set.threads threads that accept from listen_fd and answer. Takes ownership of listen_fd, also on
+ * failure; api_loops_end must be called in either case. */
 PD_NODISCARD enum pd_err api_loops_start(struct api *api, int listen_fd, struct pd_why *why);
-/* Instead of MHD_resume_connection. */
+/* Use it instead of MHD_resume_connection. */
 void api_resume(const struct conn *c, struct MHD_Connection *connection);
 struct api *api_of_loop(const struct api_loop *loop);
 /* No new connections from now on. */

@@ -1,5 +1,5 @@
-/* api/json.h: the dialect of the API's JSON (numbers that are not finite, moments), and the few reading
- * helpers the handlers share. The writer is kernels/base/json.h. */
+/* api/json.h: the API's JSON conventions (non-finite numbers, times) and the parsing helpers of the handlers.
+ * The writer is kernels/base/json.h. */
 #pragma once
 
 #include <stdbool.h>
@@ -49,5 +49,5 @@ bool api_parse_id(const char *text, int64_t *ret_id);
 /* A decimal integer within [low, high]. */
 bool api_parse_int(const char *text, int64_t low, int64_t high, int64_t *ret_value);
 
-/* Did jansson fail for memory (then it may say nothing at all), rather than for the text? */
+/* Whether jansson failed for lack of memory (it may then give no message) rather than because of the text. */
 bool api_json_no_memory(const json_error_t *error);

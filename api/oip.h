@@ -1,7 +1,7 @@
 /* api/oip.h: the Open Inference Protocol's requests and replies, JSON and binary, as functions of bytes.
  *
- * Everything is checked before anything is allocated for the tensors: sizes are products with overflow checks
- * and must add up to the bytes that are there. */
+ * All sizes are checked before tensors are allocated: they are products with overflow checks and must match
+ * the received bytes. */
 #pragma once
 
 #include <stdbool.h>
@@ -30,13 +30,13 @@ struct api_oip_request {
     int64_t timeout_us; /* 0 = not given */
 };
 
-/* Bytes of one element; 0 for BYTES (variable), -1 for a name that is none. */
+/* Bytes of one element; 0 for BYTES (variable), -1 for an unknown name. */
 int api_oip_dtype_size(const char *dtype);
 
 /* product(shape) * size with overflow checks; false if it does not fit size_t or a dimension is negative. */
 bool api_oip_bytes(const int64_t *shape, uint32_t rank, size_t size, size_t *ret);
 
-/* Are these `len` bytes `count` elements of uint32 LE length + bytes? */
+/* Whether the `len` bytes are `count` elements, each a uint32 LE length followed by that many bytes. */
 bool api_oip_bytes_valid(const uint8_t *bytes, size_t len, uint64_t count);
 
 /* `header_len`: bytes of the JSON part (Inference-Header-Content-Length), or -1: the body is JSON as a whole.
@@ -44,7 +44,7 @@ bool api_oip_bytes_valid(const uint8_t *bytes, size_t len, uint64_t count);
  * JSON; PD_ERR_INVALID, PD_ERR_LIMIT: `why` names the input. */
 PD_NODISCARD enum pd_err api_oip_parse(const char *body, size_t len, int64_t header_len,
                                        struct api_oip_request *ret, struct pd_why *why);
-/* The request that a body of nothing but a picture stands for: input 'image', BYTES [1], every output. */
+/* The request equivalent to a body that is an image: input 'image', BYTES [1], all outputs. */
 PD_NODISCARD enum pd_err api_oip_picture(const char *body, size_t len, struct api_oip_request *ret,
                                          struct pd_why *why);
 void api_oip_request_done(struct api_oip_request *q);
@@ -52,9 +52,9 @@ void api_oip_request_done(struct api_oip_request *q);
 /* The worker's parameters for this request: {"outputs":[names]} or {}; appended. */
 void api_oip_params(const struct api_oip_request *q, struct pd_buf *out);
 
-/* Writes the reply. `parameters`: a JSON object of its own, or "": it has none. *ret_header_len = bytes of the JSON part if some output is binary (then raw tensors
- * follow), else 0. PD_ERR_INVALID: an output that was asked for is missing; PD_ERR_INTERNAL: a number that
- * JSON cannot hold, or FP16/BF16 asked for in JSON. */
+/* Writes the reply. `parameters`: a JSON object, or "": none. *ret_header_len = bytes of the JSON part if
+ * some output is binary (then raw tensors follow), else 0. PD_ERR_INVALID: a requested output is missing;
+ * PD_ERR_INTERNAL: a number that JSON cannot represent, or FP16/BF16 requested in JSON. */
 PD_NODISCARD enum pd_err api_oip_reply(const struct api_oip_request *q, const char *model, int64_t version,
                                        const char *parameters, const struct wire_tensor *tensors,
                                        uint32_t count, struct pd_buf *out, size_t *ret_header_len,

@@ -16,21 +16,21 @@ enum api_method { API_GET, API_POST, API_PUT, API_PATCH, API_DELETE, API_METHOD_
 /* Each surface has its own shape of errors: problem+json, the Open Inference Protocol's, OpenAI's. */
 enum api_surface { API_SURFACE_OWN, API_SURFACE_OIP, API_SURFACE_OPENAI, API_SURFACE_PAGE };
 
-/* What a body may be. Writes without one of these types are refused, which also keeps
- * plain HTML forms of foreign pages out. */
+/* Allowed types of a body. Writes with another type are refused, which also blocks HTML forms of other sites.
+ */
 enum api_body {
     API_BODY_NONE,
     API_BODY_JSON,
     API_BODY_JSON_OR_EMPTY,
     API_BODY_TENSORS,
-    API_BODY_JSON_OR_FILE /* application/octet-stream: of any size, written to a file as it comes (upload.h) */
+    API_BODY_JSON_OR_FILE /* application/octet-stream: of any size, streamed to a file (upload.h) */
 };
 
-/* Where a handler runs. Whatever its route says, a body above API_LOOP_BODY makes it a long one. */
+/* Where a handler runs. Requests with a body above API_LOOP_BODY always count as long. */
 enum api_lane {
-    API_LANE_LOOP,  /* on the loop: it reads nothing but memory, or one row */
+    API_LANE_LOOP,  /* on the loop: reads only memory, or one row */
     API_LANE_SHORT, /* on a thread that reads the store */
-    API_LANE_LONG   /* likewise, on one of the half that are for what may take long */
+    API_LANE_LONG   /* likewise, on one of the threads for long requests */
 };
 #define API_LOOP_BODY ((size_t)64 * 1024)
 
@@ -46,8 +46,8 @@ struct api_route {
     enum api_body body;
     size_t body_limit; /* bytes; 0 = no body is read */
     enum api_lane lane;
-    bool probe; /* answered on the reserved connections too */
-    bool query; /* the handler takes query parameters, and refuses those that it does not know */
+    bool probe; /* also answered on reserved connections */
+    bool query; /* the handler takes query parameters and refuses unknown ones */
 };
 
 /* The values of a template's parameters, in order, decoded. */
@@ -63,12 +63,12 @@ extern const size_t api_routes_count;
 enum api_method api_method_parse(const char *method);
 const char *api_method_name(enum api_method method);
 
-/* Which surface a raw path belongs to, known before any route matched. */
+/* The surface of a raw path, known before a route matches. */
 enum api_surface api_surface_of(const char *path);
 
-/* Does the raw (still encoded) path fit the template? Fills `params` (written only on true).
- * A segment that decodes to a NUL, a broken %-sequence or too many bytes never fits. {asset}, last, takes the
- * whole rest of the path, slashes included, even if empty. */
+/* Whether the raw (still encoded) path matches the template. Fills `params` (written only on true).
+ * A segment that decodes to a NUL, a broken %-sequence or too many bytes never matches. {asset} as last
+ * segment takes the rest of the path, slashes included, even if empty. */
 bool api_path_match(const char *tmpl, const char *path, struct api_params *params);
 
 /* Finds the route. NULL when none fits; then *ret_allowed is the set of methods (bit 1 << method)
@@ -84,6 +84,6 @@ PD_NODISCARD enum pd_err api_percent_decode(const char *in, size_t len, bool plu
  * PD_ERR_NOT_FOUND if there is none; the errors of api_percent_decode. */
 PD_NODISCARD enum pd_err api_query_get(const char *query, const char *name, int n, char *out, size_t size);
 
-/* Is every parameter of the query among `names` (a NULL-terminated list)? If not, the
- * first other name is copied to `unknown`. */
+/* Whether all parameters of the query are in `names` (a NULL-terminated list). If not, the first other name
+ * is copied to `unknown`. */
 bool api_query_known(const char *query, const char *const *names, char *unknown, size_t size);

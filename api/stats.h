@@ -1,7 +1,7 @@
 /* api/stats.h: statistics over runs, and the rows of sweeps and groups.
  *
- * Only runs that succeeded are averaged (and, if asked for, those still open): what diverged, failed or was
- * cancelled is counted and shown beside the mean, never in it. */
+ * Only successful runs are averaged (and, on request, runs in progress); diverged, failed and cancelled runs
+ * are counted separately and never enter a mean. */
 #pragma once
 
 #include "api/http.h"
@@ -13,31 +13,32 @@
 struct api_stat {
     int64_t n;
     double mean, m2, min, max;
-    int64_t missing; /* runs that should have a value and have none, or one that is not finite */
+    int64_t missing; /* counted runs without a finite value */
 };
 void api_stat_add(struct api_stat *s, double value);
-/* Deviation of the sample (n - 1); NaN below two values. */
+/* Sample standard deviation (n - 1); NaN for fewer than two values. */
 double api_stat_sd(const struct api_stat *s);
-/* {"n","missing","mean","sd","min","max"}; null where there are too few values. */
+/* {"n","missing","mean","sd","min","max"}; null if there are too few values. */
 void api_stat_json(struct pd_buf *b, const struct api_stat *s);
-/* The 97.5 % quantile of Student's t distribution with df >= 1 degrees of freedom, which need not be whole, to
- * 1e-5. */
+/* The 97.5 % quantile of Student's t distribution with df >= 1 degrees of freedom, which need not be whole,
+ * to 1e-5. */
 double api_student(double df);
-/* {"n","mean","sd","low","high"}: the mean and its 95 % interval for normal values, mean -+ t sd / sqrt(n); null
- * where there are too few. */
+/* {"n","mean","sd","low","high"}: the mean and its 95 % interval for normal values, mean -+ t sd / sqrt(n);
+ * null if there are too few. */
 void api_interval_json(struct pd_buf *b, const struct api_stat *s);
-/* {"difference","low","high","separable"}: mean of a less mean of b, and its 95 % interval for normal values of
- * unequal spread (Welch). separable: the interval leaves out 0. null where there are too few values. */
+/* {"difference","low","high","separable"}: mean of a minus mean of b, with its 95 % interval for normally
+ * distributed values of unequal variance (Welch). separable: the interval excludes 0. null if there are too
+ * few values. */
 void api_welch_json(struct pd_buf *b, const struct api_stat *a, const struct api_stat *other);
 
-/* How the runs of a row stand. */
+/* States of the runs of a row. */
 struct api_tally {
     int64_t total, open, succeeded, diverged, failed, cancelled, lost;
 };
 void api_tally_add(struct api_tally *t, const struct store_sample *m);
 void api_tally_json(struct pd_buf *b, const struct api_tally *t);
 
-/* Which value of a series stands for its run, and which runs count. */
+/* Which value of a series represents its run, and which runs count. */
 enum api_pick { API_PICK_LAST, API_PICK_MIN, API_PICK_MAX };
 struct api_choice {
     char keys[API_SAMPLE_KEYS][STORE_KEY_MAX + 1];
@@ -45,9 +46,9 @@ struct api_choice {
     enum api_pick pick;
     bool open;
 };
-/* Reads metric (repeatable), value and open. False: the request has been failed. */
+/* Reads metric (repeatable), value and open. False: an error reply was set. */
 bool api_choice_read(struct api_req *r, struct api_choice *c);
-/* The word for it: last, min, max. */
+/* Its name: last, min, max. */
 const char *api_pick_name(enum api_pick pick);
 /* Does this run count? */
 bool api_choice_counts(const struct api_choice *c, const struct store_sample *m);
@@ -61,7 +62,7 @@ void api_choice_add(const struct api_choice *c, struct api_stat *s, const struct
 
 enum api_axis { API_AXIS_STEP, API_AXIS_EPOCH, API_AXIS_TIME };
 
-/* What a request says of curves: key, x, buckets. */
+/* Parameters of a request for curves: key, x, buckets. */
 struct api_curve_query {
     char key[STORE_KEY_MAX + 1];
     enum api_axis x;
@@ -80,8 +81,9 @@ struct api_curve_point {
     double least, most;     /* of all points */
     int64_t count, nonfinite;
 };
-/* Aligns the runs on x and calls back for each bucket that holds a point. Buckets divide 0..the furthest
- * point of any of the runs. PD_ERR_UNSUPPORTED: epochs are asked for and a run is measured in steps. */
+/* Aligns the runs on x and calls back for each bucket that holds a point. Buckets divide the range from 0 to
+ * the last point of any run. PD_ERR_UNSUPPORTED: epochs are requested, but the length of a run is in steps.
+ */
 PD_NODISCARD enum pd_err api_curve(struct store *store, const struct api_curve_query *q,
                                    const struct api_curve_run *runs, size_t count,
                                    void (*point)(void *ctx, const struct api_curve_point *p), void *ctx,

@@ -1,4 +1,4 @@
-/* api/theory.h: what runs of kind check have found (daemon/worker/check), which the store keeps as their blob "check". */
+/* api/theory.h: results of runs of kind check (daemon/worker/check), stored as their blob "check". */
 #pragma once
 
 #include "api/claims.h"

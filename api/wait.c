@@ -130,7 +130,7 @@ void api_wait_drop(struct api_req *r)
     api_wait_unref(w);
 }
 
-/* Lets the waits in flight end by themselves for a while, then gives them up. */
+/* Waits a limited time for the pending waits, then abandons them. */
 void api_waits_end(struct api *api)
 {
     int64_t until = pd_clock_mono_us() + api->set.wait_timeout_us;

@@ -23,11 +23,11 @@ struct digest_sha256 {
 
 void digest_sha256_init(struct digest_sha256 *d);
 void digest_sha256_update(struct digest_sha256 *d, const void *bytes, size_t len);
-/* Writes the digest and begins anew. */
+/* Writes the digest and resets the state. */
 void digest_sha256_final(struct digest_sha256 *d, uint8_t out[DIGEST_SHA256_BYTES]);
 
 void digest_sha256(const void *bytes, size_t len, uint8_t out[DIGEST_SHA256_BYTES]);
-/* The same in lower-case hexadecimal, NUL-terminated. Returns `out`. */
+/* The digest in lower-case hexadecimal, NUL-terminated. Returns `out`. */
 const char *digest_sha256_hex(const void *bytes, size_t len, char out[DIGEST_SHA256_HEX_SIZE]);
 /* Digest of a whole file, read in pieces. PD_ERR_NOT_FOUND, PD_ERR_IO, ... as pd_fail_errno. */
 PD_NODISCARD enum pd_err digest_file_hex(const char *path, char out[DIGEST_SHA256_HEX_SIZE],
@@ -46,8 +46,8 @@ bool digest_unhex(const char *text, void *out, size_t size);
 
 /* RFC 4648 section 5 without padding; `out` holds DIGEST_BASE64URL_SIZE(len) bytes. Returns `out`. */
 const char *digest_base64url(const void *bytes, size_t len, char *out);
-/* The inverse. Refuses (PD_ERR_INVALID) padding, foreign characters, unused bits that are not
- * zero, and (PD_ERR_LIMIT) more than `size` bytes: one value has one text. */
+/* The inverse. Refuses (PD_ERR_INVALID) padding, foreign characters, unused bits that are not zero, and
+ * (PD_ERR_LIMIT) more than `size` bytes, so that the encoding of a value is unique. */
 PD_NODISCARD enum pd_err digest_base64url_decode(const char *text, size_t text_len, void *out, size_t size,
                                                  size_t *ret_len);
 
@@ -57,10 +57,10 @@ const char *digest_base64(const void *bytes, size_t len, char *out);
 /* The inverse: exactly `size` bytes, at most 96; false for anything else. */
 bool digest_unbase64(const char *text, size_t text_len, void *out, size_t size);
 
-/* Random bytes of the kernel, waiting for its pool if need be. */
+/* Random bytes from the kernel; waits until its pool is initialised. */
 PD_NODISCARD enum pd_err digest_random(void *out, size_t len, struct pd_why *why);
 /* A fresh 256-bit token as base64 url text. */
 PD_NODISCARD enum pd_err digest_token(char out[DIGEST_TOKEN_TEXT_SIZE], struct pd_why *why);
 
-/* Whether the bytes are equal, in a time that depends on `len` only. */
+/* Whether the bytes are equal; takes constant time for a given `len`. */
 bool digest_equal(const void *a, const void *b, size_t len);

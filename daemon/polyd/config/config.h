@@ -2,9 +2,9 @@
  *
  * One const table (table.c) holds every setting: section, key, type, default, range, meaning. Four
  * layers, later wins: default, file (INI), environment (POLYD_<SECTION>_<KEY>), flag
- * (--section.key=value or a short one). The help text, the sample file and GET /api/v1/config are
- * made from the same table. Loaded once at start by the main thread; const afterwards, so that any
- * thread may read it. */
+ * (--section.key=value or a short one). The same table generates the help text, the sample file and GET
+ * /api/v1/config. Loaded once at start by the main thread; const afterwards, so that any thread may read it.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -15,7 +15,7 @@
 #include "kernels/base/err.h"
 
 enum config_action {
-    CONFIG_ACTION_RUN,     /* start the daemon, or the command in `args` */
+    CONFIG_ACTION_RUN,     /* start the daemon, or run the command in `args` */
     CONFIG_ACTION_HELP,    /* --help: print config_help */
     CONFIG_ACTION_VERSION, /* --version */
     CONFIG_ACTION_CHECK,   /* --check-config: print config_report_text, exit 0 or 1 */
@@ -42,7 +42,7 @@ enum config_weights { CONFIG_WEIGHTS_F32, CONFIG_WEIGHTS_BF16 };
 
 struct config {
     enum config_action action;
-    /* Words that are not flags, in order: "token", "create", ... NULL-terminated, `arg_count` of them. */
+    /* Positional arguments, in order: "token", "create", ...; NULL-terminated, `arg_count` of them. */
     const char *const *args;
     size_t arg_count;
     const char *file; /* the file that was read, or NULL */
@@ -60,8 +60,9 @@ struct config {
         int64_t max_connections_per_address; /* 0: no limit of its own */
         int64_t reserved_connections;        /* beyond max_connections, for probes and /metrics */
         int64_t min_body_rate;               /* bytes a second; 0: no limit */
-        struct config_list allowed_hosts;    /* Host values to accept besides loopback names and `listen` */
-        struct config_list allowed_origins;  /* Origin values to accept besides polyd's own */
+        /* Host values to accept in addition to loopback names and `listen` */
+        struct config_list allowed_hosts;
+        struct config_list allowed_origins; /* Origin values to accept in addition to polyd's own */
     } server;
     struct {
         const char *dir; /* serve the page from here; NULL: the embedded files */
@@ -86,18 +87,18 @@ struct config {
     } log;
     struct {
         const char *path; /* polyd-worker, absolute */
-        int64_t grace_s;  /* from the request to stop until the worker is killed */
+        int64_t grace_s;  /* grace period between the request to stop and the kill */
     } worker;
     struct {
-        int64_t silence_s; /* without a message, until a run that its client carries out is lost */
+        int64_t silence_s; /* time without a message after which an external run is lost */
     } runs;
     struct {
-        int64_t max_bytes; /* of the folder cache in the state folder */
+        int64_t max_bytes; /* size of the folder cache in the state folder */
     } cache;
     struct {
-        int64_t submissions; /* waiting writes of the first lane */
-        int64_t updates;     /* of the second: worker state */
-        int64_t metrics;     /* of the third: batches of metric points */
+        int64_t submissions; /* pending writes in the first queue */
+        int64_t updates;     /* in the second: reports of workers */
+        int64_t metrics;     /* in the third: batches of metric points */
         int64_t jobs;        /* jobs not ended; more are refused with 429 */
         int64_t sse_clients;
     } limits;
@@ -110,13 +111,13 @@ struct config {
     } keep;
     struct {
         int64_t queue;        /* inference requests waiting per model */
-        int64_t timeout_ms;   /* deadline of a request that names none */
+        int64_t timeout_ms;   /* deadline of requests without one */
         int64_t device;       /* enum config_serve_device */
         int64_t weights;      /* enum config_weights */
-        int64_t memory_bytes; /* of all loaded models; 0 = no limit */
-        int64_t
-            decode; /* what completions keep of their context: 0 = the smaller, 1 = a cache, 2 = a constant state */
-        int64_t batch_delay_us; /* how long a request of a classifier waits for others to form a batch */
+        int64_t memory_bytes; /* memory of all loaded models; 0 = no limit */
+        /* stored context of a completion: 0 = the smaller form, 1 = a cache, 2 = a constant-size state */
+        int64_t decode;
+        int64_t batch_delay_us; /* how long a classification request waits for others to form a batch */
     } serve;
     struct config_private *owner; /* private */
 };
@@ -150,9 +151,9 @@ PD_NODISCARD enum pd_err config_load(int argc, const char *const *argv, const ch
                                      struct config **ret_config, struct config_report *report);
 struct config *config_free(struct config *c);
 
-/* Prepares a newly read configuration for a running daemon, which can change data roots, [keep] and
- * log.level. All other settings are reset to those of `now`, which must live as long as `fresh`; *ret_left
- * (appended) names those that differed: "server.port, devices.cpu_slots". */
+/* Prepares a reloaded configuration for a running daemon, which can change data roots, [keep] and log.level
+ * only. All other settings are reset to those of `now`, which must outlive `fresh`; *ret_left (appended)
+ * lists those that differed: "server.port, devices.cpu_slots". */
 void config_renew(struct config *fresh, const struct config *now, struct pd_buf *ret_left);
 
 /* One line of GET /api/v1/config. */
@@ -174,8 +175,8 @@ const char *config_source_name(enum config_source s);
 /* The path of a data root, or NULL. Borrowed until config_free. */
 const char *config_root_path(const struct config *c, const char *name);
 
-/* The commands of polyd other than running the daemon. main.c carries them out. The last row has a NULL name.
- * */
+/* The commands of polyd other than running the daemon; main.c executes them. The last row has a NULL name.
+ */
 extern const struct config_command {
     const char *name;
     const char *args; /* "[--dry-run]"; "" if there are none */
@@ -184,7 +185,7 @@ extern const struct config_command {
 
 /* `polyd --help`, complete; appended. */
 void config_help(struct pd_buf *out);
-/* The manual pages polyd(8) and polyd.conf(5), of the same tables as config_help; appended. */
+/* The manual pages polyd(8) and polyd.conf(5), generated from the tables of config_help; appended. */
 void config_manual(struct pd_buf *out);
 void config_manual_conf(struct pd_buf *out);
 /* The sample file (deploy/polyd.conf): every setting with its meaning, commented out at its

@@ -15,7 +15,7 @@ struct setting {
     const char *value;
     enum config_source source;
     const char *origin;
-    int line; /* in the file, to name the first of two */
+    int line; /* line in the file, for reporting duplicates */
 };
 
 struct config_private {
@@ -55,7 +55,7 @@ void load_root(struct load *l, const char *name, const char *path);
 /* The row of section.key; config_row_count if there is none. */
 size_t load_row(const char *section, const char *key);
 
-/* A value by its section and key, as the file names it; reports names that are not known. */
+/* Stores a value by section and key; reports unknown names. */
 void load_named(struct load *l, const char *section, const char *key, const char *value);
 
 /* The layer of a file, and of its text. */
@@ -79,6 +79,6 @@ extern const struct load_action {
     const char *meaning;
 } load_actions[LOAD_ACTIONS];
 
-/* Reads the flags. `apply` false: reads only the action, --config and the place where the words begin,
+/* Reads the flags. `apply` false: reads only the action, --config and the position of the first argument,
  * because they decide what else is read. */
 void load_flags(struct load *l, int argc, const char *const *argv, bool apply, const char **ret_file);

@@ -6,7 +6,7 @@
 enum config_type {
     CONFIG_T_ADDRESS, /* IPv4 or IPv6 text */
     CONFIG_T_INT,
-    CONFIG_T_PATH, /* made absolute: against the file's folder, or the working directory */
+    CONFIG_T_PATH, /* made absolute relative to the file's folder, or to the working directory */
     CONFIG_T_WORD, /* one of `words` */
     CONFIG_T_LIST  /* separated by commas or blanks */
 };
@@ -15,15 +15,15 @@ struct config_row {
     const char *section, *key;
     enum config_type type;
     size_t offset;
-    const char *def; /* as text; NULL: unset, or computed (`def_text` says how) */
+    const char *def; /* as text; NULL: unset, or computed as described by `def_text` */
     const char *def_text;
     int64_t min, max;         /* of integers */
     const char *const *words; /* ends with NULL; the value stored is values[i] */
     const int64_t *values;
-    unsigned known_only; /* words from this index on are known but not available; 0: all are */
+    unsigned known_only; /* values from this index on are not available in this version; 0: all are */
     const char *flag;    /* short form without the dashes, or NULL */
-    const char *bare;    /* what the short form means without a value; NULL: it needs one */
-    const char *arg;     /* what the help calls the value */
+    const char *bare;    /* value of the short form without an argument; NULL: it needs one */
+    const char *arg;     /* placeholder for the value in the help */
     const char *meaning;
 };
 

@@ -1,7 +1,7 @@
-/* daemon/polyd/devices/nvml.h: NVML as far as we need it, loaded at run time. Private to the module.
+/* daemon/polyd/devices/nvml.h: the parts of NVML that polyd uses, loaded at run time. Private to the module.
  *
- * Calls go to the driver and may hang: only the watch's threads make them. A call that the library lacks
- * answers NVML_CODE_UNSUPPORTED. */
+ * Calls go to the driver and may hang: only the watch's threads make them. A function that the library lacks
+ * returns NVML_CODE_UNSUPPORTED. */
 #pragma once
 
 #include "daemon/polyd/devices/device.h"
@@ -32,7 +32,7 @@ const char *nvml_text(struct nvml *n, int code);
 int nvml_count(struct nvml *n, int *ret);
 /* The GPU's handle and facts; `why` names the call that failed. */
 int nvml_gpu(struct nvml *n, int index, void **ret_handle, struct device *ret);
-/* MIG instances that a GPU could have, 0 = not in MIG mode. */
+/* Maximum number of MIG instances of a GPU, 0 = not in MIG mode. */
 int nvml_mig_most(struct nvml *n, void *gpu);
 /* One of them; NVML_CODE_NOT_FOUND where there is none. `d` is filled from its GPU's. *ret_gi: instance
  * number as events name it. */
@@ -41,15 +41,15 @@ int nvml_mig(struct nvml *n, void *gpu, const struct device *of, int at, void **
 /* 0 to 4, see device_watch_link. */
 int nvml_link(struct nvml *n, void *a, void *b);
 
-/* A sample that knows nothing. */
+/* A sample without values. */
 extern const struct device_sample nvml_unknown;
-/* Everything of device_sample but taken_us, stale and the XIDs. NVML_CODE_NOT_FOUND: the handle is of no
- * device that is there. Else not OK only when the device is given up. */
+/* All members of device_sample except taken_us, stale and the XIDs. NVML_CODE_NOT_FOUND: the device of the
+ * handle is gone. Any other failure: the device is unusable. */
 int nvml_sample(struct nvml *n, void *handle, bool mig, struct device_sample *ret);
 
 /* An event set with every handle's XIDs in it; NULL if the driver has none. */
 void *nvml_events_new(struct nvml *n, void *const *gpus, int count);
-/* Nobody may be waiting in it. NULL is fine. */
+/* No thread may be waiting in it. NULL is fine. */
 void nvml_events_free(struct nvml *n, void *set);
 /* Waits for the next XID; NVML_CODE_TIMEOUT = none. `uuid`: of the whole GPU, "" = unknown; *ret_gi: the MIG
  * instance's number, where the driver says it. */

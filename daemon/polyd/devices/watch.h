@@ -1,16 +1,16 @@
-/* daemon/polyd/devices/watch.h: what the two halves of the watch share: watch.c (threads, samples, events,
- * the caller) and scan.c (which GPUs there are).
+/* daemon/polyd/devices/watch.h: shared by watch.c (threads, samples, events, the caller's interface) and
+ * scan.c (finding GPUs).
  *
- * driver and why are written before `found` and never after. The finding thread alone writes devices, handles
- * and links, under the mutex; it reads them without. NVML is opened and closed by it alone, while the other
- * thread is held outside (`hold`). */
+ * driver and why are written before `found` and never after. Only the finding thread writes devices, handles
+ * and links, under the mutex, and reads them without it. Only it opens and closes NVML, while the other
+ * thread is blocked outside (`hold`). */
 #pragma once
 
 #include <pthread.h>
 
 #include "daemon/polyd/devices/nvml.h"
 
-#define DEVICE_WATCH_EVENTS 64 /* waiting; older ones are lost when nobody takes them */
+#define DEVICE_WATCH_EVENTS 64 /* queue length; the oldest are dropped when it is full */
 
 struct found {
     struct device device;
@@ -33,11 +33,11 @@ struct device_watch {
     struct nvml *nvml;
     struct device_driver driver;
     char why[256];
-    uint64_t bus_seen;                 /* what the bus looked like when NVML was opened */
+    uint64_t bus_seen;                 /* devices on the bus when NVML was opened */
     struct found scan[DEVICE_GPU_MAX]; /* of the finding thread, as the next */
-    bool lost[DEVICE_GPU_MAX];         /* by NVML's index: listed, but it says nothing of itself */
+    bool lost[DEVICE_GPU_MAX];         /* by NVML's index: listed, but queries fail */
     int scan_count;
-    bool hurry; /* a handle led nowhere: look at once */
+    bool hurry; /* a handle has become invalid: rescan immediately */
 
     /* mutex: */
     struct device devices[DEVICE_GPU_MAX];
@@ -50,7 +50,7 @@ struct device_watch {
     bool events_run, hold, held; /* the event thread lives; is to stay outside of NVML; does so */
     struct device_sample samples[DEVICE_GPU_MAX];
     int asked;       /* the device whose sample is being taken; -1 = none */
-    int64_t look_us; /* monotonic: until then samples are taken often */
+    int64_t look_us; /* monotonic: frequent sampling until then */
     bool list_changed;
     struct device_event events[DEVICE_WATCH_EVENTS];
     int event_first, event_count;
@@ -61,8 +61,8 @@ void device_watch_wait(struct device_watch *w, int64_t until_us);
 /* Calls `changed`. */
 void device_watch_tell(struct device_watch *w);
 
-/* The finding thread: opens NVML and makes the first list, or says in `why` that there is none. */
+/* The finding thread: opens NVML and creates the first list, or sets `why`. */
 void device_watch_find(struct device_watch *w);
-/* Are the devices still the same? Never more often than every rescan_us, but for a handle that led nowhere.
+/* Rescans the devices, at most every rescan_us unless a handle has become invalid.
  */
 void device_watch_rescan(struct device_watch *w);

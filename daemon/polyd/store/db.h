@@ -1,8 +1,8 @@
 /* daemon/polyd/store/db.h: the module's own view of SQLite: connections with a statement cache, and a
  * printf-like binding. Private to the module: sqlite3.h is included nowhere else.
  *
- * Statements are string literals: the cache goes by their address, so a text assembled at
- * run time can never get in. */
+ * Statements are string literals: the cache is keyed by their address, which excludes text assembled at run
+ * time. */
 #pragma once
 
 #include <sqlite3.h>
@@ -11,13 +11,13 @@
 #include "kernels/base/buf.h"
 
 #define STORE_APPLICATION_ID 0x504f4c59 /* "POLY" */
-#define STORE_STMT_BITS 9               /* as many places, more than there are literals */
+#define STORE_STMT_BITS 9               /* cache entries, more than there are literals */
 #define STORE_STMT_SLOTS (1 << STORE_STMT_BITS)
 
 struct db {
     sqlite3 *db;
     char *dir;        /* the state folder: the file's own */
-    int64_t until_us; /* monotonic: queries fail once it is past; 0 = never */
+    int64_t until_us; /* monotonic deadline of queries; 0 = none */
     struct {
         const char *sql;
         sqlite3_stmt *stmt;
@@ -34,7 +34,7 @@ void db_close(struct db *d);
 /* See store_reader_until. */
 void db_until(struct db *d, int64_t until_us);
 
-/* What the last call on this connection failed with, as ours. Fills `why`. */
+/* The error of the last call on this connection as enum pd_err. Fills `why`. */
 enum pd_err db_fail(struct db *d, int rc, struct pd_why *why);
 
 /* Runs plain text of one or more statements without results. */
@@ -62,7 +62,7 @@ bool db_json_path(const char *pointer, char *out, size_t size);
 const char *db_text(sqlite3_stmt *st, int column); /* never NULL */
 double db_real(sqlite3_stmt *st, int column);      /* NULL = NaN */
 
-/* How every list ends: rows until the callback has enough. */
+/* The common end of all lists: calls back per row until the callback returns false. */
 #define DB_EACH_ROW(s, st, row_type, read, row, ctx, err, why)                                               \
     do {                                                                                                     \
         while ((err = db_step(&(s)->db, st, why)) == PD_OK) {                                                \
@@ -96,7 +96,7 @@ void db_job(sqlite3_stmt *st, struct store_job *ret);
     "r.plan_digest, r.document, r.sweep, j.tags, r.point, r.trial, r.seed, j.concurrency, r.clock_us, "      \
     "j.kind, r.archived_us, j.archived_us, r.data_sha256, r.data_of, r.program_sha256"
 /* Conditions of a list of runs r and their jobs j: ?2 experiment, ?3 name, ?5 outcome, ?8 text, ?9 and ?10
- * tag, ?11 group; NULL = any; ?12 enum store_archived, where ?6 is the job asked for. */
+ * tag, ?11 group; NULL = any; ?12 enum store_archived, for which ?6 is the requested job. */
 #define DB_RUN_FILTER                                                                                        \
     " AND (?2 IS NULL OR j.experiment = ?2) AND (?3 IS NULL OR instr(lower(j.name), lower(?3)))"             \
     " AND (?5 IS NULL OR r.outcome = ?5)"                                                                    \
@@ -110,7 +110,7 @@ void db_job(sqlite3_stmt *st, struct store_job *ret);
     " WHEN 1 THEN r.archived_us > 0 OR j.archived_us > 0 ELSE 1 END AND (?13 IS NULL OR j.kind = ?13)"
 void db_run_row(sqlite3_stmt *st, struct store_run *ret);
 
-/* Is run ?1 to leave its worker until it is resumed: by itself, or with its job? */
+/* Whether run ?1 is paused: itself, or with its job. */
 #define DB_PAUSE_WANTED                                                                                      \
     "SELECT r.held OR j.state = 'paused' FROM run r JOIN job j ON j.id = r.job_id WHERE r.id = ?1"
 
@@ -119,9 +119,9 @@ void db_run_row(sqlite3_stmt *st, struct store_run *ret);
     "created_us, started_us, ended_us, token_sha256, exit_status, clock_us"
 void db_attempt(sqlite3_stmt *st, struct store_attempt *ret);
 
-/* migrate.c: brings the file to this build's version inside one transaction; PD_ERR_VERSION when it is newer
- * or another program's. `backup` (may be NULL) is where an older file is copied to first. `busy` is called
- * while it works. */
+/* migrate.c: brings the file to this build's version inside one transaction; PD_ERR_VERSION if it is newer or
+ * belongs to another program. An older file is first copied to `backup` (may be NULL). `busy` is called
+ * periodically. */
 struct store_busy {
     void (*fn)(void *ctx, const char *what); /* NULL = nobody is told */
     void *ctx;
@@ -129,5 +129,5 @@ struct store_busy {
 enum pd_err store_migrate(struct db *d, const char *backup, struct store_busy busy, struct pd_why *why);
 /* The version a migrated file has. */
 int store_schema_version(void);
-/* Checks without writing that the file is ours and of this version. */
+/* Checks without writing that the file belongs to polyd and has this version. */
 enum pd_err store_check_version(struct db *d, struct pd_why *why);

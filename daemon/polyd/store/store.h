@@ -1,15 +1,16 @@
 /* daemon/polyd/store/store.h: the daemon's one SQLite file.
  *
- * Callers speak of jobs, runs, attempts, metrics and models; SQL stops here. There are two kinds of handle:
+ * Callers use jobs, runs, attempts, metrics and models; SQL stays inside this module. There are two kinds of
+ * handle:
  *
  *   struct store          read-only, for the thread that opened it. A query is one short read transaction and
- *                         calls back once per row; what a row points to is borrowed until the callback returns.
+ * calls back once per row; what a row points to is borrowed until the callback returns.
  *   struct store_writer   the writer thread, with the only connection that writes and checkpoints. Any thread
- *                         hands it a struct store_work. Its `apply` runs on the writer thread, inside the
- *                         transaction of the group, and calls the functions of tx.h (store_..._insert, _move);
+ * submits a struct store_work. Its `apply` runs on the writer thread, inside the
+ * transaction of the group, and calls the functions of tx.h (store_..._insert, _move);
  *                         its `done` runs there after the commit.
  *
- * Only the queue of the writer has a lock. Times are wall-clock microseconds since 1970, 0 = not yet; times on
+ * Only the writer's queue has a lock. Times are wall-clock microseconds since 1970, 0 = not yet; times on
  * the store's own clock (store_writer_clock_us) are marked. Text pointers of rows are never NULL unless
  * stated. */
 #pragma once
@@ -29,26 +30,26 @@
 #define STORE_ROLLUP_POINTS 1000                          /* points of one roll-up */
 #define STORE_BUCKETS_MAX 10000                           /* buckets of one chart */
 #define STORE_DIGEST_HEX 65                               /* SHA-256 in hex with its NUL */
-#define STORE_IDEM_KEEP_US (INT64_C(24) * 3600 * 1000000) /* an idempotency key is remembered so long */
+#define STORE_IDEM_KEEP_US (INT64_C(24) * 3600 * 1000000) /* lifetime of an idempotency key */
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
 struct store_job {
     int64_t id;      /* never reused */
-    int64_t version; /* grows with every change: the ETag */
+    int64_t version; /* increases with every change; the ETag */
     enum job_kind kind;
     enum job_state state;
     const char *name, *experiment;
     const char *template_name; /* "" = none */
     const char *tags;          /* JSON object */
     const char *notes;
-    const char *reason;        /* why it is in this state, "" = nothing to say */
+    const char *reason;        /* reason for the state, "" = none */
     const char *register_name; /* model name to register on success, "" = none */
     const char *owner;
     int priority;
     int64_t runs;                    /* made so far */
     int64_t planned;                 /* that it will have */
-    int64_t runs_ended, runs_failed; /* of those made; the failed ones that were deleted do not count */
+    int64_t runs_ended, runs_failed; /* of the created ones; deleted failed runs do not count */
     int64_t runs_deleted;            /* of those made and ended */
     int64_t points, trials;          /* combinations of the sweep, repeats of each */
     int64_t concurrency;             /* runs at once; 0 = no cap */
@@ -56,7 +57,7 @@ struct store_job {
     bool maximise;                   /* more of it is better */
     const char *sweep;               /* method and axes as in the document, JSON; "" = none */
     int64_t created_us, started_us, ended_us;
-    int64_t archived_us;  /* 0 = it is not; here and below */
+    int64_t archived_us;  /* 0 = not archived; here and below */
     const char *document; /* as submitted, JSON */
 };
 
@@ -66,35 +67,36 @@ struct store_run {
     int64_t n;            /* 0.. within the job */
     int64_t point, trial; /* combination of the sweep, repeat */
     int64_t seed;
-    int64_t concurrency; /* the job's cap of runs at once; 0 = none */
+    int64_t concurrency; /* the job's limit of simultaneous runs; 0 = none */
     int64_t version;
     enum job_kind kind; /* the job's */
     enum job_run_state state;
     enum job_outcome outcome; /* meaningful when ended */
     const char *name;         /* the job's */
     const char *experiment;   /* the job's */
-    const char *reason;       /* why queued, or why it ended so; "" = nothing */
-    const char *device;       /* "cpu" or "cuda"; "" = polyd does not carry it out, and it has no slots */
+    const char *reason;       /* reason for waiting, or for the outcome; "" = none */
+    const char *device;       /* "cpu" or "cuda"; "" = an external run, which has no slots */
     int slots, threads, priority, max_restarts;
     int attempts;                          /* started so far */
-    int restarts;                          /* without progress, in a row */
+    int restarts;                          /* consecutive, without progress */
     int64_t step, total_steps;             /* -1 = unknown */
     int64_t time_limit_us, warn_before_us; /* 0 = none */
-    int64_t not_before_us;                 /* store's clock, back-off: not started earlier; 0 = at once */
+    int64_t not_before_us;                 /* store's clock: end of the back-off; 0 = none */
     int64_t clock_us;                      /* store's clock: when it was made */
     int64_t used_us;                       /* time held by ended attempts */
     int64_t created_us, started_us, ended_us;
-    int64_t archived_us;                     /* by itself, or with its job */
+    int64_t archived_us;                     /* itself, or with its job */
     const char *config_digest, *plan_digest; /* hex */
-    /* SHA-256 in hex of the data's files (of `data_digest_of`: "contents" or "names_and_sizes") and of the worker's
-     * executable, of the last attempt that reported them; "" = none did, or no file is read. */
+    /* SHA-256 in hex of the data's files (of `data_digest_of`: "contents" or "names_and_sizes") and of the
+     * worker's executable, of the last attempt that reported them; "" = none did, or no file was read. */
     const char *data_digest, *data_digest_of, *program_digest;
     const char *document; /* resolved, JSON */
     const char *sweep;    /* JSON object of the swept values, "{}" = none */
     const char *tags;     /* the job's, JSON object */
 };
 
-/* Runs of one job that were computed from the same data by the same program; digests as in struct store_run. */
+/* Runs of one job that were computed from the same data by the same program; digests as in struct store_run.
+ */
 struct store_inputs {
     const char *data_digest, *data_digest_of, *program_digest;
     int64_t runs;
@@ -122,7 +124,7 @@ struct store_checkpoint {
     int attempt;
     int64_t step;
     const char *kind; /* latest, best, final */
-    const char *path; /* absolute; the row has it from the state folder on */
+    const char *path; /* absolute; the row has it relative to the state folder */
     int64_t bytes;
     const char *digest; /* hex */
     double value;       /* validation value that ranked it; NaN = none */
@@ -141,11 +143,11 @@ struct store_event {
 struct store_series {
     const char *key;
     int64_t key_id;
-    int64_t count; /* points stored, ghosts included */
+    int64_t count; /* stored points, including superseded ones */
     int attempt;   /* of the latest point */
     int64_t step, time_us;
     double value;    /* latest; may be NaN */
-    double min, max; /* of the finite points; NaN if there are none */
+    double min, max; /* over the finite points; NaN if there are none */
 };
 
 struct store_point {
@@ -156,10 +158,10 @@ struct store_point {
 
 /* A bucket of a chart. Its bounds are the steps of its first and last point. */
 struct store_bucket {
-    int index; /* 0.., among those that divide the range; empty ones are not listed */
+    int index; /* 0.., index in the division of the range; empty buckets are not listed */
     int64_t first_step, last_step;
     int64_t first_us, last_us;
-    double min, max, mean; /* of the finite points; NaN if there are none */
+    double min, max, mean; /* over the finite points; NaN if there are none */
     int64_t count;         /* all points, non-finite ones included */
     int64_t nonfinite;
 };
@@ -168,7 +170,7 @@ struct store_model {
     int64_t id;
     const char *name;
     const char *description;
-    int64_t versions; /* highest version number that there is; 0 = it has none */
+    int64_t versions; /* highest version number; 0 = no version */
     int64_t archived_us;
     int64_t created_us;
     int64_t version; /* row version: the ETag */
@@ -181,11 +183,11 @@ struct store_model_version {
     int64_t run_id, checkpoint_id; /* 0: no run wrote it */
     const char *path, *digest;
     int64_t bytes, step;
-    const char *
-        document; /* the run's resolved document, or one that describes the network; "" = the file alone does */
+    /* the run's resolved document, or one that describes the network; "" = only the file does */
+    const char *document;
     const char *origin; /* run, upload, root, average */
-    const char *source; /* what it was made of, JSON; "{}" of a run */
-    bool loaded;        /* wanted in memory: loaded again at start */
+    const char *source; /* details of the source, JSON; "{}" for a run */
+    bool loaded;        /* should be loaded; loaded again at start */
     int64_t archived_us;
     int64_t model_version; /* of the model's row: the ETag */
     int64_t created_us;
@@ -193,12 +195,12 @@ struct store_model_version {
 
 /* Weights that no run wrote, to be registered. */
 struct store_weights {
-    const char *path; /* from the state folder on: models/<name> */
+    const char *path; /* relative to the state folder: models/<name> */
     int64_t bytes, step;
     const char *digest;   /* hex */
     const char *origin;   /* upload, root, average */
     const char *source;   /* JSON */
-    const char *document; /* resolved; "" = the file alone describes its network */
+    const char *document; /* resolved; "" = only the file describes the network */
 };
 
 struct store_alias {
@@ -233,14 +235,14 @@ struct store *store_close(struct store *s);
  */
 void store_reader_until(struct store *s, int64_t until_us);
 
-/* Several queries on one snapshot. Short: a pinned reader makes the log grow. */
+/* Several queries on one snapshot. Keep it short: an open snapshot makes the log grow. */
 PD_NODISCARD enum pd_err store_begin(struct store *s, struct pd_why *why);
 void store_end(struct store *s);
 
 /* The callbacks return false to stop early. */
 
-/* Lists leave out what is archived, unless they ask for it. A run is archived by itself or with its job,
- * except in a list of the runs of that job. */
+/* Lists omit archived items by default. A run counts as archived if it or its job is, except in a list of the
+ * runs of that job. */
 enum store_archived { STORE_ARCHIVED_WITHOUT, STORE_ARCHIVED_ONLY, STORE_ARCHIVED_ANY };
 
 enum store_order { STORE_ORDER_NEWEST, STORE_ORDER_OLDEST, STORE_ORDER_PRIORITY, STORE_ORDER_TURN };
@@ -263,7 +265,7 @@ PD_NODISCARD enum pd_err store_job_get(struct store *s, int64_t id,
                                        bool (*row)(void *ctx, const struct store_job *job), void *ctx,
                                        struct pd_why *why);
 
-/* The oldest job whose runs have not all been made, unless it is paused. No row: there is none. */
+/* The oldest unpaused job whose runs have not all been created. No row: there is none. */
 PD_NODISCARD enum pd_err store_job_expanding(struct store *s,
                                              bool (*row)(void *ctx, const struct store_job *job), void *ctx,
                                              struct pd_why *why);
@@ -275,12 +277,12 @@ struct store_run_query {
     int outcome;            /* enum job_outcome, or -1 = any */
     const char *name_like;
     const char *text;            /* substring of name, experiment, tags, swept values or id; NULL = any */
-    const char *tag, *tag_value; /* the job has this tag (with this value, unless NULL); NULL = any */
+    const char *tag, *tag_value; /* the job has this tag (with this value, if not NULL); NULL = any */
     const char *group;           /* name of a group; NULL = any */
     const char *kind;            /* name of the job's kind; NULL = any */
     enum store_archived archived;
-    /* PRIORITY: priority falling, then id: the queue's order without ageing. TURN: priority falling, then
-     * the run's number within its job: every job's first run before anyone's second. */
+    /* PRIORITY: descending priority, then id: the queue's order without ageing. TURN: descending priority,
+     * then the run's number within its job, so that every job's first run precedes all second runs. */
     enum store_order order;
     int64_t after_id;
     int limit;
@@ -290,34 +292,35 @@ PD_NODISCARD enum pd_err store_run_list(struct store *s, const struct store_run_
                                         bool (*row)(void *ctx, const struct store_run *run), void *ctx,
                                         struct pd_why *why);
 
-/* The place of a run in a sorted list: its value, the least text that tells it from others. */
+/* The position of a run in a sorted list: its value as text. */
 #define STORE_PLACE_SIZE 272
 struct store_run_sort {
     const char *by; /* a field of a run (id, created, started, ended, step, name, ...), a pointer into its
                        document, or a metric key: its latest value */
     bool desc;
-    const char *after; /* with the query's after_id: the place of the last run seen; NULL = from the first */
+    /* with the query's after_id: the position of the last run of the previous page; NULL = from the first */
+    const char *after;
 };
-/* What the runs of a job reported that they were computed from, the most frequent first, at most STORE_INPUTS_MAX. */
+/* Digests of data and program that the runs of a job reported, the most frequent first, at most
+ * STORE_INPUTS_MAX. */
 #define STORE_INPUTS_MAX 16
 PD_NODISCARD enum pd_err store_job_inputs(struct store *s, int64_t job_id,
                                           bool (*row)(void *ctx, const struct store_inputs *inputs),
                                           void *ctx, struct pd_why *why);
 /* As store_run_list, ordered by value, then by id in the same direction; `order` is not looked at. Runs
- * without a value, or with NaN, come last either way. PD_ERR_INVALID: nothing is called so. */
+ * without a value, or with NaN, come last in both directions. PD_ERR_INVALID: unknown name. */
 PD_NODISCARD enum pd_err
 store_run_sorted(struct store *s, const struct store_run_query *q, const struct store_run_sort *sort,
                  bool (*row)(void *ctx, const struct store_run *run, const char *place), void *ctx,
                  struct pd_why *why);
-/* Does the configuration of any run that its client carries out have a value at this pointer? */
+/* Whether the configuration of any external run has a value at this pointer. */
 PD_NODISCARD enum pd_err store_config_has(struct store *s, const char *pointer, bool *ret,
                                           struct pd_why *why);
 PD_NODISCARD enum pd_err store_run_get(struct store *s, int64_t id,
                                        bool (*row)(void *ctx, const struct store_run *run), void *ctx,
                                        struct pd_why *why);
 
-/* Runs that their clients carry out, of which nothing was heard since `before_us` (store's clock), by the
- * time of that. */
+/* External runs that sent nothing since `before_us` (store's clock), ordered by their last message. */
 PD_NODISCARD enum pd_err store_run_silent(struct store *s, int64_t before_us,
                                           bool (*row)(void *ctx, int64_t run_id), void *ctx,
                                           struct pd_why *why);
@@ -326,9 +329,9 @@ PD_NODISCARD enum pd_err store_run_silent(struct store *s, int64_t before_us,
 PD_NODISCARD enum pd_err store_run_to_pause(struct store *s, int64_t run_id, bool *ret, struct pd_why *why);
 
 struct store_pace {
-    int64_t start_step, started_us; /* of an attempt; started_us 0 = its worker has not come yet */
-    int64_t created_us;             /* since when it holds its devices */
-    int64_t ended_us;               /* 0: not yet; then its time is in the run's used_us */
+    int64_t start_step, started_us; /* of an attempt; started_us 0 = its worker has not connected yet */
+    int64_t created_us;             /* start of its hold on the devices */
+    int64_t ended_us; /* 0: still running; otherwise its time is included in the run's used_us */
 };
 /* PD_ERR_NOT_FOUND: the run has no attempt of this number. */
 PD_NODISCARD enum pd_err store_run_pace(struct store *s, int64_t run_id, int n, struct store_pace *ret,
@@ -337,8 +340,8 @@ struct store_best {
     int64_t step;
     double value;
 };
-/* The greatest or least finite value that the run itself wrote under the key, where first reached;
- * PD_ERR_NOT_FOUND where it wrote none. */
+/* The greatest or least finite value that the run itself wrote under the key, at its first occurrence;
+ * PD_ERR_NOT_FOUND if it wrote none. */
 PD_NODISCARD enum pd_err store_run_best(struct store *s, int64_t run_id, const char *key, bool maximise,
                                         struct store_best *ret, struct pd_why *why);
 
@@ -370,7 +373,7 @@ PD_NODISCARD enum pd_err store_run_event(struct store *s, int64_t run_id, const 
 /* Highest event id, 0 when there is none. */
 PD_NODISCARD enum pd_err store_event_last(struct store *s, int64_t *ret_id, struct pd_why *why);
 
-#define STORE_RUN_KEYS_MAX 10000 /* a client may not log a key of its own to a run that has so many */
+#define STORE_RUN_KEYS_MAX 10000 /* maximum number of keys of a run to which clients may add */
 
 /* The series of a run by key, with their latest values. */
 PD_NODISCARD enum pd_err store_series_list(struct store *s, int64_t run_id,
@@ -386,19 +389,19 @@ PD_NODISCARD enum pd_err store_series_get(struct store *s, int64_t run_id, const
                                           bool (*row)(void *ctx, const struct store_series *m), void *ctx,
                                           struct pd_why *why);
 
-/* Points of a series. By default what a reader means by "the series": a step that several attempts
- * reached shows the latest attempt's points (job resumed from a checkpoint: the earlier
- * attempt's points beyond it are ghosts). Points logged over HTTP are attempt 0, and always shown except in a
- * series that the worker writes: those of a time before polyd refused them count for nothing. */
+/* Points of a series. By default the current series: for a step that several attempts reached, the latest
+ * attempt's points (after a resume from a checkpoint, the earlier attempt's points beyond it are superseded).
+ * Points logged over HTTP are attempt 0, and always shown except in a series that the worker writes: such
+ * points from before polyd refused them are ignored. */
 struct store_point_query {
     int64_t run_id;
     const char *key;
     int64_t from_step, to_step; /* inclusive; INT64_MIN, INT64_MAX = all */
-    int attempt;                /* -1 = as described; else only this attempt, ghosts included */
-    int64_t skip;               /* keyset: so many points of from_step were on the page before */
+    int attempt;                /* -1 = as described; else only this attempt, including superseded points */
+    int64_t skip;               /* keyset: number of points of from_step on the previous page */
     int limit;                  /* points; 0 = no limit (export: streams) */
-    /* For buckets. whole_range: they divide from_step..to_step (or from_us..to_us), not what the series
-     * reaches. by_time: a point's bucket goes by its time; earlier and later ones fall into the outer two. */
+    /* For buckets. whole_range: they divide from_step..to_step (or from_us..to_us), not the range of the
+     * series. by_time: buckets by time; earlier and later points fall into the first and last bucket. */
     bool whole_range, by_time;
     int64_t from_us, to_us;
 };
@@ -407,9 +410,9 @@ PD_NODISCARD enum pd_err store_point_list(struct store *s, const struct store_po
                                           bool (*row)(void *ctx, const struct store_point *p), void *ctx,
                                           struct pd_why *why);
 
-/* The same points as at most `buckets` honest buckets (1..STORE_BUCKETS_MAX): every point falls into exactly
- * one, nothing is sampled. Long series are read from roll-ups; then bucket bounds lie between roll-ups.
- * *ret_points (may be NULL) = points represented. */
+/* The same points in at most `buckets` buckets (1..STORE_BUCKETS_MAX): every point is in exactly one, and
+ * none is left out. Long series are read from roll-ups; then bucket bounds lie between roll-ups. *ret_points
+ * (may be NULL) = points represented. */
 PD_NODISCARD enum pd_err store_bucket_list(struct store *s, const struct store_point_query *q, int buckets,
                                            bool (*row)(void *ctx, const struct store_bucket *b), void *ctx,
                                            int64_t *ret_points, struct pd_why *why);
@@ -420,7 +423,7 @@ PD_NODISCARD enum pd_err store_model_list(struct store *s, enum store_archived a
 PD_NODISCARD enum pd_err store_model_get(struct store *s, const char *name,
                                          bool (*row)(void *ctx, const struct store_model *m), void *ctx,
                                          struct pd_why *why);
-/* Versions of a model, highest first; model NULL = those of all models that are wanted in memory. */
+/* Versions of a model, highest first; model NULL = those of all models that should be loaded. */
 PD_NODISCARD enum pd_err store_model_version_list(struct store *s, const char *model,
                                                   bool (*row)(void *ctx, const struct store_model_version *v),
                                                   void *ctx, struct pd_why *why);
@@ -443,7 +446,7 @@ struct store_blob_key {
 PD_NODISCARD enum pd_err store_blob_keys(struct store *s, int64_t run_id,
                                          bool (*row)(void *ctx, const struct store_blob_key *k), void *ctx,
                                          struct pd_why *why);
-/* Steps above after_step. Of a step that several attempts wrote, the newest counts. */
+/* Steps above after_step. If several attempts wrote a step, the newest counts. */
 PD_NODISCARD enum pd_err store_blob_list(struct store *s, int64_t run_id, const char *key, int64_t after_step,
                                          int limit, /* 1..STORE_PAGE_MAX */
                                          bool (*row)(void *ctx, const struct store_blob *b), void *ctx,
@@ -455,9 +458,9 @@ PD_NODISCARD enum pd_err store_blob_get(struct store *s, int64_t run_id, int64_t
 
 /* ---- sweeps, groups, comparison ------------------------------------------------------------- */
 
-/* A run as a member of something, with one of its series. */
+/* A run as a member of a group, with one of its series. */
 struct store_sample {
-    const char *label; /* of the group it falls into; "" for points */
+    const char *label; /* label of its group; "" for points */
     int64_t run_id, job_id, point, trial, seed;
     enum job_run_state state;
     enum job_outcome outcome; /* meaningful when ended */
@@ -491,7 +494,7 @@ PD_NODISCARD enum pd_err store_sample_list(struct store *s, const struct store_s
                                            bool (*row)(void *ctx, const struct store_sample *m), void *ctx,
                                            struct pd_why *why);
 
-/* How the runs of a job stand. */
+/* States of the runs of a job. */
 struct store_run_counts {
     int64_t state[JOB_RUN_STATE_COUNT];
     int64_t outcome[JOB_OUTCOME_COUNT];
@@ -499,7 +502,7 @@ struct store_run_counts {
 PD_NODISCARD enum pd_err store_run_count(struct store *s, int64_t job_id, struct store_run_counts *ret,
                                          struct pd_why *why);
 
-/* The jobs that carry one label, and how their runs stand. */
+/* The jobs with one label, and the states of their runs. */
 struct store_experiment {
     const char *name;          /* the label */
     const char *template_name; /* of its newest job; "" = none */
@@ -532,22 +535,22 @@ PD_NODISCARD enum pd_err store_group_get(struct store *s, const char *name,
                                          bool (*row)(void *ctx, const struct store_group *g), void *ctx,
                                          struct pd_why *why);
 
-/* ---- what things take ------------------------------------------------------------------------- */
+/* ---- disk usage -------------------------------------------------------------------------------- */
 
-/* Bytes of files, as the rows have them. */
+/* Bytes of files according to the rows. */
 struct store_space {
     int64_t checkpoints, logs;
-    int64_t blobs;   /* files that two runs show count once */
-    int64_t weights; /* of versions that no run wrote; only of store_all_space */
+    int64_t blobs;   /* files of several runs count once */
+    int64_t weights; /* of versions that no run wrote; only in store_all_space */
 };
 PD_NODISCARD enum pd_err store_run_space(struct store *s, int64_t run_id, struct store_space *ret,
                                          struct pd_why *why);
 PD_NODISCARD enum pd_err store_job_space(struct store *s, int64_t job_id, struct store_space *ret,
                                          struct pd_why *why);
-/* Of all runs. *ret_deleting: runs that are deleted and whose files are still on their way out. */
+/* Of all runs. *ret_deleting: number of deleted runs whose files are still being removed. */
 PD_NODISCARD enum pd_err store_all_space(struct store *s, struct store_space *ret, int64_t *ret_deleting,
                                          struct pd_why *why);
-/* Checkpoints and logs of the jobs that have most of them, in this order. */
+/* Checkpoints and logs of the largest jobs, in descending order. */
 struct store_job_size {
     int64_t job_id;
     const char *name, *experiment;
@@ -557,15 +560,15 @@ PD_NODISCARD enum pd_err store_job_sizes(struct store *s, int limit,
                                          bool (*row)(void *ctx, const struct store_job_size *j), void *ctx,
                                          struct pd_why *why);
 
-/* Is the run there? A run that is deleted, or whose job is, is not. */
+/* Whether the run exists and neither it nor its job is deleted. */
 PD_NODISCARD enum pd_err store_run_known(struct store *s, int64_t run_id, bool *ret, struct pd_why *why);
-/* Does any version name the file models/<name>? */
+/* Whether any version refers to the file models/<name>. */
 PD_NODISCARD enum pd_err store_weights_known(struct store *s, const char *name, bool *ret,
                                              struct pd_why *why);
-/* Does any run show the file blobs/../<sha256>? */
+/* Whether any run refers to the file blobs/../<sha256>. */
 PD_NODISCARD enum pd_err store_blob_known(struct store *s, const char *sha256, bool *ret, struct pd_why *why);
-/* Deleted runs with an id above `after` whose rows are all gone: their folders go next, then
- * store_remnant_done (tx.h). */
+/* Deleted runs with an id above `after` without remaining rows: their folders are removed next, then
+ * store_remnant_done (tx.h) is called. */
 PD_NODISCARD enum pd_err store_remnant_list(struct store *s, int64_t after,
                                             bool (*row)(void *ctx, int64_t run_id), void *ctx,
                                             struct pd_why *why);
@@ -590,14 +593,14 @@ PD_NODISCARD enum pd_err store_drain_list(struct store *s,
                                           bool (*row)(void *ctx, const struct store_drain *d), void *ctx,
                                           struct pd_why *why);
 
-/* Measured choices of back ends (daemon/worker/model/tuned.h). Which fit each other is for their keys to say.
+/* Measured algorithm choices of back ends (daemon/worker/model/tuned.h), matched by key.
  */
 #define STORE_TUNED_KEY 1023    /* bytes of a key */
 #define STORE_TUNED_VALUE 256   /* bytes of a value */
-#define STORE_TUNED_DEVICE 8192 /* records of one kind of device; the oldest give way */
+#define STORE_TUNED_DEVICE 8192 /* records per device model; the oldest are removed */
 #define STORE_TUNED_ALL 32768   /* of all */
 struct store_tuned {
-    const char *device; /* "NVIDIA H200": all of this name share them */
+    const char *device; /* "NVIDIA H200": shared by all devices of this name */
     const char *driver, *library;
     const char *key;
     const void *value;
@@ -605,8 +608,8 @@ struct store_tuned {
     int64_t run_id;  /* that measured it; 0 = a serving worker */
     int64_t time_us; /* when */
 };
-/* Those of one device, driver and library, oldest first. A row that breaks the limits above is handed out
- * with size 0. */
+/* Those of one device, driver and library, oldest first. A row beyond the limits above is returned with size
+ * 0. */
 PD_NODISCARD enum pd_err store_tuned_list(struct store *s, const char *device, const char *driver,
                                           const char *library,
                                           bool (*row)(void *ctx, const struct store_tuned *t), void *ctx,
@@ -616,7 +619,7 @@ struct store_tuned_sum {
     const char *device, *driver, *library;
     int64_t records, bytes;    /* of keys and values */
     int64_t first_us, last_us; /* measured */
-    int64_t version;           /* of the device's records, the ETag: grows when one comes */
+    int64_t version;           /* of the device's records, the ETag: increases with every new record */
 };
 /* `device` NULL = all. */
 PD_NODISCARD enum pd_err store_tuned_sums(struct store *s, const char *device,
@@ -627,7 +630,7 @@ PD_NODISCARD enum pd_err store_tuned_sums(struct store *s, const char *device,
 PD_NODISCARD enum pd_err store_plan_get(struct store *s, const char *plan_digest, struct pd_buf *out,
                                         struct pd_why *why);
 
-/* Looks an idempotency key up without writing (the writer looks again, see store_idem_claim).
+/* Looks up an idempotency key without writing (the writer checks again, see store_idem_claim).
  * `scope` is "POST /api/v1/jobs". PD_OK: stored; *ret_status and `response` (appended) are
  * the first answer. PD_ERR_NOT_FOUND: unknown or too old. PD_ERR_CONFLICT: same key, other body. */
 PD_NODISCARD enum pd_err store_idem_get(struct store *s, const char *scope, const char *key,

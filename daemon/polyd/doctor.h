@@ -1,4 +1,4 @@
-/* daemon/polyd/doctor.h: `polyd doctor`: what jobs would find here, in lines for people. */
+/* daemon/polyd/doctor.h: `polyd doctor`: reports as text whether jobs can run here. */
 #pragma once
 
 struct config;

@@ -1,8 +1,8 @@
-/* daemon/polyd/gc.h: `polyd gc [--dry-run]`: files of the state folder that belong to nothing.
+/* daemon/polyd/gc.h: `polyd gc [--dry-run]`: removes files of the state folder that no record refers to.
  *
- * Folders of runs that are not in the database, files below blobs/ that no run shows, what writes that were
- * cut off left, and cache files over the bound. Whatever belongs to a run that exists stays, and so does what
- * --init moved aside. */
+ * These are folders of runs that are not in the database, files below blobs/ that no run refers to, leftovers
+ * of interrupted writes, and cache files beyond the limit. Files of existing runs are not removed, nor those
+ * that --init moved. */
 #pragma once
 
 #include <stdbool.h>

@@ -4,8 +4,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Sends "VAR=VALUE" lines to $NOTIFY_SOCKET; does nothing where there is none. */
+/* Sends "VAR=VALUE" lines to $NOTIFY_SOCKET; no effect if it is unset. */
 void notify_send(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* How often the watchdog wants to hear from us ($WATCHDOG_USEC / 2, if $WATCHDOG_PID is ours); 0 = never. */
+/* Interval of watchdog messages ($WATCHDOG_USEC / 2, if $WATCHDOG_PID is this process); 0 = none. */
 int64_t notify_watchdog_us(void);

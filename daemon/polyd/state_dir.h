@@ -1,4 +1,4 @@
-/* daemon/polyd/state_dir.h: the state folder is its owner's alone. */
+/* daemon/polyd/state_dir.h: restricts the state folder to its owner. */
 #pragma once
 
 #include "kernels/base/err.h"

@@ -1,7 +1,7 @@
-/* daemon/wire/serve_host.h: what the serve role of a worker sees of the daemon.
+/* daemon/wire/serve_host.h: the interface between the serve role of a worker and the daemon.
  *
  * The worker fills this table and calls serve_run(host, ...) on its main thread; the link's own thread
- * receives the frames. Requests wait in a bounded queue, already checked for form. All functions may be
+ * receives the frames. Requests wait in a bounded queue after validation. All functions may be
  * called from any thread of the role. */
 #pragma once
 
@@ -11,7 +11,7 @@ struct model_tuned_keeper;
 
 struct serve_request {
     uint64_t id;
-    int64_t deadline_us; /* pd_clock_mono_us value; 0 = none. Past it: answer PD_ERR_TIMEOUT */
+    int64_t deadline_us; /* pd_clock_mono_us value; 0 = none. After it: answer PD_ERR_TIMEOUT */
     char kind[16];       /* "infer", "complete", "tokenize" or "detokenize" */
     const char *json;    /* parameters, NUL-terminated; "{}" when absent */
     size_t json_len;
@@ -19,10 +19,10 @@ struct serve_request {
     struct wire_tensor tensors[WIRE_TENSORS_MAX]; /* data borrowed from the request */
 };
 
-/* One part of an answer. All kinds but "complete" send one, with `last`. A completion sends a
- * part for every token and a last one. */
+/* One part of an answer. All kinds except "complete" send one, with `last`. A completion sends one part per
+ * token and a last one. */
 struct serve_result {
-    enum pd_err err;  /* not PD_OK: `text` says why; last is implied */
+    enum pd_err err;  /* not PD_OK: `text` has the error; last is implied */
     const char *text; /* NULL unless err */
     const char *
         json; /* an object: of kind "infer" the answer's member `parameters`, of others members of it; or NULL */
@@ -37,26 +37,26 @@ struct serve_host {
     const char *model;      /* "name/version" */
     const char *job;        /* the resolved job document of the run that trained it, JSON */
     const char *checkpoint; /* path */
-    const char *digest;     /* its SHA-256 in hex as registered; another one is refused. NULL = not known */
+    const char *digest;     /* its registered SHA-256 in hex; a mismatch is refused. NULL = unknown */
     uint32_t threads;       /* CPU threads to use */
-    bool bf16_weights;      /* hold a language model's matrices in bf16 */
+    bool bf16_weights;      /* store a language model's matrices in bf16 */
     bool cuda;              /* on the GPU that the process sees */
-    /* Keeps measured choices (daemon/worker/model/tuned.h), or NULL. */
+    /* Stores measured choices (daemon/worker/model/tuned.h), or NULL. */
     const struct model_tuned_keeper *tuned;
-    int memory_kind;       /* what a completion remembers: 0 = by size, 1 = a cache, 2 = a constant state */
-    int64_t delay_us;      /* how long a request may wait for others to be computed with; 0 = not at all */
-    uint64_t memory_bytes; /* most bytes that the model may take; 0 = no limit */
+    int memory_kind; /* stored context of a completion: 0 = by size, 1 = a cache, 2 = a constant-size state */
+    int64_t delay_us;      /* how long a request may wait to form a batch; 0 = not at all */
+    uint64_t memory_bytes; /* memory limit of the model; 0 = no limit */
     /* Loaded and warm: `signature` is JSON {"platform":..,"inputs":[..],"outputs":[..],...}; memory_bytes is
-     * what the model may come to take, every stream open. Call once. */
+     * the maximum memory of the model with all streams open. Call once. */
     void (*ready)(void *ctx, const char *signature, uint64_t memory_bytes);
     /* Waits for the next request, at most timeout_ms (-1 = for ever). PD_OK: the caller owns *ret and ends it
-     * with `done`. PD_ERR_TIMEOUT: nothing came. PD_ERR_CLOSED: unload or stop: finish and return. */
+     * with `done`. PD_ERR_TIMEOUT: no request. PD_ERR_CLOSED: unload or stop: finish and return. */
     enum pd_err (*next)(void *ctx, int timeout_ms, struct serve_request **ret);
     /* Has the client gone (or the worker been told to stop)? Cheap: ask at every decode step. */
     bool (*cancelled)(void *ctx, const struct serve_request *req);
     /* Sends a part. Copies. After the last part nothing more may be sent for this request. */
     void (*reply)(void *ctx, const struct serve_request *req, const struct serve_result *part);
-    /* Gives the request back. One that got no last part is answered PD_ERR_INTERNAL. */
+    /* Releases the request. Without a last part it is answered with PD_ERR_INTERNAL. */
     void (*done)(void *ctx, struct serve_request *req);
     /* A counter or gauge for /metrics goes with progress: requests waiting and running now. */
     void (*load)(void *ctx, uint32_t waiting, uint32_t running);

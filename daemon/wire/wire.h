@@ -11,11 +11,11 @@
 
 #include "kernels/base/buf.h"
 
-#define WIRE_VERSION 1 /* the version spoken; a daemon also speaks the two before it */
+#define WIRE_VERSION 1 /* protocol version; a daemon also supports the two previous ones */
 #define WIRE_VERSION_MIN 1
 #define WIRE_HEADER_BYTES 24
 #define WIRE_PAYLOAD_MAX (16u << 20)
-#define WIRE_POINTS_MAX 1000u      /* points in one metrics frame */
+#define WIRE_POINTS_MAX 1000u      /* maximum points in one metrics frame */
 #define WIRE_INLINE_MAX (1u << 20) /* larger tensors travel as a sealed memfd */
 #define WIRE_TOKEN_BYTES 32        /* 256 bits */
 #define WIRE_RANK_MAX 8            /* dimensions of a tensor on the wire */
@@ -25,13 +25,13 @@
 #define WIRE_TUNED_VALUE 256      /* of its value */
 #define WIRE_TUNED_MAX 1000u      /* such records in one frame */
 #define WIRE_HEARTBEAT_US 2000000 /* both sides send one this often */
-#define WIRE_SILENCE_US 10000000  /* so much silence closes the connection */
-#define WIRE_HANG_US 60000000     /* so much silence of a live process is a hang */
+#define WIRE_SILENCE_US 10000000  /* silence that closes the connection */
+#define WIRE_HANG_US 60000000     /* silence of a live process that counts as a hang */
 
 #define WIRE_PLAN_FULL 4    /* exit status of `polyd-worker weights`: no space on the device */
-#define WIRE_PLAN_INVALID 3 /* exit status of `polyd-worker plan`: the document or its data are to blame */
+#define WIRE_PLAN_INVALID 3 /* exit status of `polyd-worker plan`: an error in the document or its data */
 
-#define WIRE_FLAG_FD 1u /* a descriptor comes along (SCM_RIGHTS) */
+#define WIRE_FLAG_FD 1u /* the frame carries a descriptor (SCM_RIGHTS) */
 
 enum wire_type {
     WIRE_HELLO = 1,
@@ -53,9 +53,9 @@ enum wire_type {
     WIRE_HEARTBEAT = 17,
     WIRE_BYE = 18,
     WIRE_READY = 19, /* serve worker: warm, with its signature */
-    /* Gangs: how the ranks of an attempt find each other. Rank 0 makes an id and
-     * sends it, again after every welcome; polyd keeps it for the attempt's life and hands it to every other
-     * rank that is there or comes. What is in it is between the ranks (kernels/comm/comm.h). */
+    /* Gangs: rendezvous of the ranks of an attempt. Rank 0 creates an id and sends it, again after every
+     * welcome; polyd stores it for the attempt's life and forwards it to every other rank, current or later.
+     * Its contents are opaque to polyd (kernels/comm/comm.h). */
     WIRE_RENDEZVOUS = 20,
     /* Measured choices of a back end: any worker asks for those of its device once
      * the back end is open, and is told all of them; what it measures it sends as it comes, and everything
@@ -65,7 +65,8 @@ enum wire_type {
     WIRE_TYPE_COUNT
 };
 
-/* Field tags. One space for all types keeps a dump readable; every type names what it uses. */
+/* Field tags, common to all frame types, which makes dumps readable; each comment lists the types that use
+ * it. */
 enum wire_tag {
     WIRE_TAG_VERSION_MIN = 1, /* u32; hello */
     WIRE_TAG_VERSION_MAX = 2, /* u32; hello; welcome: the version chosen */
@@ -110,25 +111,25 @@ enum wire_tag {
     WIRE_TAG_VALUE = 39, /* f64; checkpoint_written: the validation value that ranked it, absent = none */
     WIRE_TAG_TIME_US = 40,  /* i64 wall clock; event, blob, checkpoint_written */
     WIRE_TAG_RESTARTS = 41, /* u32; assign: earlier attempts */
-    WIRE_TAG_SEQ_BASE = 42, /* u64; welcome: resend from here + 1 (same as acked; kept for tools) */
+    WIRE_TAG_SEQ_BASE = 42, /* u64; welcome: resend from here + 1 (same as acked; for tools) */
     WIRE_TAG_TIMING = 43,   /* struct wire_timing; infer_result, the last one */
-    WIRE_TAG_MEMORY = 44,   /* u64: bytes that the model may come to take; ready */
+    WIRE_TAG_MEMORY = 44,   /* u64: maximum memory of the model; ready */
     WIRE_TAG_RANKS = 45,    /* u32, processes of the attempt, absent = 1; assign (with rank) */
     WIRE_TAG_COMM_ID = 46,  /* at most 256 bytes; rendezvous */
-    WIRE_TAG_GPU = 47,      /* text: what the device is called, "NVIDIA H200"; tuned_ask, tuned */
+    WIRE_TAG_GPU = 47,      /* text: name of the device model, "NVIDIA H200"; tuned_ask, tuned */
     WIRE_TAG_DRIVER = 48,   /* text; likewise */
     WIRE_TAG_LIBRARY = 49,  /* text; likewise */
     WIRE_TAG_RECORD = 50,   /* bytes: the value of the KEY before it; tuned */
     WIRE_TAG_STORE = 51     /* text: identity of the database; assign (train) */
 };
 
-/* How a request fared in its worker: u64 each, in this order. Later fields may follow. */
+/* Timing of a request in its worker: u64 each, in this order. Later fields may follow. */
 struct wire_timing {
-    uint64_t queue_us;   /* from arrival to the start of its work */
+    uint64_t queue_us;   /* from arrival to the start of its computation */
     uint64_t compute_us; /* from there to its answer */
     uint64_t batch;      /* images computed together; completions: sequences of a step, on average */
     uint64_t tokens;     /* completions: tokens made */
-    uint64_t first_us;   /* completions: from arrival to the first token; 0 = none came */
+    uint64_t first_us;   /* completions: from arrival to the first token; 0 = no token */
     uint64_t span_us;    /* completions: from the first token to the last */
 };
 
@@ -161,8 +162,8 @@ void wire_put_u32(struct pd_buf *b, enum wire_tag tag, uint32_t value);
 void wire_put_u64(struct pd_buf *b, enum wire_tag tag, uint64_t value);
 void wire_put_f64(struct pd_buf *b, enum wire_tag tag, double value);
 void wire_put_timing(struct pd_buf *b, const struct wire_timing *t);
-/* Fills in length and CRC. PD_ERR_LIMIT above 16 MiB of payload, or when memory did not suffice; then the
- * frame is taken off the buffer again. */
+/* Fills in length and CRC. PD_ERR_LIMIT above 16 MiB of payload, or if out of memory; the frame is then
+ * removed from the buffer. */
 PD_NODISCARD enum pd_err wire_end(struct pd_buf *b, size_t begin);
 
 /* Changes the version byte of a finished frame at `frame` (hello and welcome keep 0). */
@@ -176,11 +177,11 @@ struct wire_field {
     const uint8_t *bytes; /* borrowed from the payload; not aligned, not terminated */
 };
 
-/* Walks the fields: set *pos to 0 first. False at the end or when what remains is malformed;
- * *ret_bad (may be NULL) tells which. */
+/* Walks the fields: set *pos to 0 first. False at the end or if the rest is malformed; *ret_bad (may be NULL)
+ * distinguishes the two. */
 bool wire_next(const uint8_t *payload, size_t len, size_t *pos, struct wire_field *ret, bool *ret_bad);
 
-/* The whole payload well-formed? */
+/* Whether the whole payload is well-formed. */
 bool wire_valid(const uint8_t *payload, size_t len);
 
 /* First field with the tag; false if there is none. */
@@ -215,7 +216,7 @@ struct wire_point wire_point_at(const struct wire_field *points, size_t i);
 
 /* Appends one record: KEY, RECORD. */
 void wire_put_tuned(struct pd_buf *b, const char *key, const void *value, size_t size);
-/* Walks the records of a payload, as wire_next does its fields. What breaks the limits is passed over and
+/* Walks the records of a payload, as wire_next does its fields. Records beyond the limits are skipped and
  * counted in *bad. `key` holds WIRE_TUNED_KEY + 1 bytes; the value is borrowed from the payload. */
 bool wire_next_tuned(const uint8_t *payload, size_t len, size_t *pos, char *key, const uint8_t **ret_value,
                      size_t *ret_size, int *bad);
@@ -249,17 +250,17 @@ struct wire_in {
 void wire_in_init(struct wire_in *in);
 void wire_in_done(struct wire_in *in);
 
-/* Reads what the non-blocking socket has now, at most `most` bytes. PD_OK also when nothing was
- * there; PD_ERR_CLOSED at the end of the stream; PD_ERR_IO. A received descriptor is
- * closed (none of version 1's frames carries one). */
+/* Reads the available bytes of the non-blocking socket, at most `most`. PD_OK also if there are none;
+ * PD_ERR_CLOSED at the end of the stream; PD_ERR_IO. A received descriptor is closed (none of version 1's
+ * frames carries one). */
 PD_NODISCARD enum pd_err wire_in_read(struct wire_in *in, int fd, size_t most, struct pd_why *why);
 
 /* The next whole frame: PD_OK with header and payload (borrowed until the next wire_in_ call),
- * PD_ERR_NOT_FOUND if more bytes are needed, PD_ERR_CORRUPT or PD_ERR_LIMIT when the stream is
- * broken (close it). The CRC and the fields' form have been checked. */
+ * PD_ERR_NOT_FOUND if more bytes are needed, PD_ERR_CORRUPT or PD_ERR_LIMIT if the stream is invalid (close
+ * it). CRC and fields are validated. */
 PD_NODISCARD enum pd_err wire_in_next(struct wire_in *in, struct wire_header *ret_head,
                                       const uint8_t **ret_payload, struct pd_why *why);
 
-/* Sends from the front of `b` what the socket takes now. PD_OK also when it took only a part;
- * PD_ERR_CLOSED when the other side is gone. */
+/* Sends bytes from the front of `b` without blocking. PD_OK also if only a part was sent; PD_ERR_CLOSED if
+ * the peer is gone. */
 PD_NODISCARD enum pd_err wire_out_write(struct pd_buf *b, int fd, struct pd_why *why);

@@ -1,5 +1,4 @@
-/* daemon/polyd/store/tx.h: what a store_work may do inside the transaction. All of it runs on the writer
- * thread.
+/* daemon/polyd/store/tx.h: operations for a store_work inside the transaction. All run on the writer thread.
  *
  * Every move of a state goes through store_job_move, store_run_move or store_attempt_move: they check the
  * table of allowed moves (PD_ERR_CONFLICT), write the row and its event, and keep the job in step with its
@@ -41,13 +40,13 @@ struct store_run_new {
     int64_t time_limit_us, warn_before_us; /* 0 = none */
     int64_t point, trial, seed;
 };
-/* Adds the next run of the job: queued, or running at once where polyd does not carry it out. */
+/* Adds the next run of the job: queued, or, for an external run, running. */
 PD_NODISCARD enum pd_err store_run_insert(struct store_tx *tx, int64_t job_id,
                                           const struct store_run_new *run, int64_t *ret_id,
                                           struct pd_why *why);
 
 /* The number of the next run to be made of a job that is still being expanded, and the priority it gets.
- * PD_ERR_CONFLICT: all are made, or the job is paused, cancelled or over. */
+ * PD_ERR_CONFLICT: all are created, or the job is paused, cancelled or has ended. */
 PD_NODISCARD enum pd_err store_job_next_run(struct store_tx *tx, int64_t job_id, int64_t *ret_n,
                                             int *ret_priority, struct pd_why *why);
 
@@ -59,8 +58,8 @@ PD_NODISCARD enum pd_err store_job_pause(struct store_tx *tx, int64_t job_id, in
 PD_NODISCARD enum pd_err store_job_resume(struct store_tx *tx, int64_t job_id, int64_t version,
                                           struct pd_why *why);
 
-/* Its failed runs are queued again under their numbers, and go on from their last checkpoints as new
- * attempts; runs that back off after a failure may start at once. All have all their restarts again.
+/* Queues its failed runs again under their numbers; they continue from their last checkpoints as new
+ * attempts. Runs in back-off may start immediately. All get their full number of restarts again.
  * PD_ERR_CONFLICT: the job is done or cancelled, or the time limits of all failed runs are used up. */
 PD_NODISCARD enum pd_err store_job_retry(struct store_tx *tx, int64_t job_id, int64_t version,
                                          struct pd_why *why);
@@ -78,7 +77,7 @@ PD_NODISCARD enum pd_err store_job_update(struct store_tx *tx, int64_t job_id, i
 PD_NODISCARD enum pd_err store_run_cancel(struct store_tx *tx, int64_t run_id, int64_t version,
                                           const char *reason, struct pd_why *why);
 
-/* One run: as the commands to jobs. The run of a job of one is its job: it is paused and resumed with it.
+/* Commands for one run, as for jobs. For a job with one run, the command applies to the job.
  * PD_ERR_CONFLICT with a sentence in any other state. */
 PD_NODISCARD enum pd_err store_run_pause(struct store_tx *tx, int64_t run_id, int64_t version,
                                          struct pd_why *why);
@@ -86,7 +85,7 @@ PD_NODISCARD enum pd_err store_run_resume(struct store_tx *tx, int64_t run_id, i
                                           struct pd_why *why);
 PD_NODISCARD enum pd_err store_run_retry(struct store_tx *tx, int64_t run_id, int64_t version,
                                          struct pd_why *why);
-/* Is the run paused, or to be as soon as its worker has left: by itself or with its job? */
+/* Whether the run is paused, or will be when its worker has ended: itself or with its job. */
 PD_NODISCARD enum pd_err store_run_pause_wanted(struct store_tx *tx, int64_t run_id, bool *ret,
                                                 struct pd_why *why);
 
@@ -96,22 +95,21 @@ PD_NODISCARD enum pd_err store_run_move(struct store_tx *tx, int64_t run_id, enu
 PD_NODISCARD enum pd_err store_run_state(struct store_tx *tx, int64_t run_id, enum job_run_state *ret,
                                          struct pd_why *why);
 
-/* ---- runs that their client carries out ------------------------------------------------------ */
+/* ---- external runs --------------------------------------------------------------------------- */
 
-/* Something came from the client of the run, at `step` (-1 = none is named): it lives. One thought lost goes
- * on. Nothing happens to a run that has another outcome, nor to one that polyd carries out: *ret_external is
- * false.
+/* Records a message of the run's client, at `step` (-1 = none given). A lost run continues. No effect on a
+ * run with another outcome, or on a run that polyd executes: *ret_external is false.
  */
 PD_NODISCARD enum pd_err store_run_heard(struct store_tx *tx, int64_t run_id, int64_t step,
                                          bool *ret_external, struct pd_why *why);
-/* Says that it lives; PD_ERR_CONFLICT for one that has ended or is being cancelled, and for one that polyd
- * carries out. */
+/* Heartbeat; PD_ERR_CONFLICT for a run that has ended or is being cancelled, and for one that polyd executes.
+ */
 PD_NODISCARD enum pd_err store_run_beat(struct store_tx *tx, int64_t run_id, struct pd_why *why);
-/* Its client's word on how it ended. The same outcome again is no error, another one is PD_ERR_CONFLICT,
- * unless it was thought lost. */
+/* Sets the outcome reported by its client. Repeating the outcome is not an error; another one is
+ * PD_ERR_CONFLICT, unless the run was lost. */
 PD_NODISCARD enum pd_err store_run_finish(struct store_tx *tx, int64_t run_id, int64_t version,
                                           enum job_outcome outcome, const char *reason, struct pd_why *why);
-/* Ends a run as lost, unless something has been heard of it after `before_us` (store's clock). */
+/* Ends a run as lost, unless it sent something after `before_us` (store's clock). */
 PD_NODISCARD enum pd_err store_run_lost(struct store_tx *tx, int64_t run_id, int64_t before_us,
                                         const char *reason, struct pd_why *why);
 
@@ -138,13 +136,13 @@ PD_NODISCARD enum pd_err store_attempt_progress(struct store_tx *tx, int64_t run
  * PD_ERR_CONFLICT: a gap. */
 PD_NODISCARD enum pd_err store_attempt_ack(struct store_tx *tx, int64_t run_id, int n, int64_t seq,
                                            struct pd_why *why);
-/* Where the attempt really began (a corrupt checkpoint made it fall back further). */
+/* The step at which the attempt actually resumed (a damaged checkpoint makes it use an earlier one). */
 PD_NODISCARD enum pd_err store_attempt_set_start(struct store_tx *tx, int64_t run_id, int n, int64_t step,
                                                  struct pd_why *why);
-/* Digests of what the run is computed from, in hex, "" where there is none. */
+/* Digests of the run's data and program, in hex; "" if there is none. */
 PD_NODISCARD enum pd_err store_run_inputs(struct store_tx *tx, int64_t run_id, const char *data,
                                           const char *data_of, const char *program, struct pd_why *why);
-/* Did the attempt write a checkpoint? */
+/* Whether the attempt wrote a checkpoint. */
 PD_NODISCARD enum pd_err store_attempt_progressed(struct store_tx *tx, int64_t run_id, int n, bool *ret,
                                                   struct pd_why *why);
 PD_NODISCARD enum pd_err store_run_set_reason(struct store_tx *tx, int64_t run_id, const char *reason,
@@ -167,8 +165,8 @@ PD_NODISCARD enum pd_err store_metric_append(struct store_tx *tx, int64_t run_id
                                              const struct store_metric *points, size_t count,
                                              int64_t *ret_new, struct pd_why *why);
 
-/* May a client log these points to the run? PD_ERR_CONFLICT if one has a key that the run's own worker writes
- * or has written; *ret_index is the first such point. */
+/* Whether a client may log these points. PD_ERR_CONFLICT if one has a key that the run's own worker writes or
+ * has written; *ret_index is the first such point. */
 PD_NODISCARD enum pd_err store_metric_check_client(struct store_tx *tx, int64_t run_id,
                                                    const struct store_metric *points, size_t count,
                                                    size_t *ret_index, struct pd_why *why);
@@ -187,7 +185,7 @@ PD_NODISCARD enum pd_err store_checkpoint_delete(struct store_tx *tx, int64_t id
 /* The worker removed this file (retention); unknown paths are fine. */
 PD_NODISCARD enum pd_err store_checkpoint_delete_path(struct store_tx *tx, int64_t run_id, const char *path,
                                                       struct pd_why *why);
-/* Marks the run's checkpoints whose file is gone: its worker removed them and died before it could say so. */
+/* Marks the run's checkpoints whose file is missing: its worker removed them and died before reporting it. */
 PD_NODISCARD enum pd_err store_checkpoint_sweep(struct store_tx *tx, int64_t run_id, struct pd_why *why);
 PD_NODISCARD enum pd_err store_blob_insert(struct store_tx *tx, const struct store_blob *b,
                                            struct pd_why *why);
@@ -197,23 +195,23 @@ PD_NODISCARD enum pd_err store_blob_insert(struct store_tx *tx, const struct sto
 /* Registers a checkpoint as the next version of the model (made if absent), with an event. */
 PD_NODISCARD enum pd_err store_model_register(struct store_tx *tx, const char *model, int64_t checkpoint_id,
                                               int64_t *ret_n, struct pd_why *why);
-/* The same of weights that no run wrote: the file is the registry's from now on. */
+/* The same for weights that no run wrote: the registry then owns the file. */
 PD_NODISCARD enum pd_err store_weights_register(struct store_tx *tx, const char *model,
                                                 const struct store_weights *w, int64_t *ret_n,
                                                 struct pd_why *why);
-/* Removes files of weights whose version is gone, some at a time. *ret_worked = false: there are none. */
+/* Removes some files of weights whose version was deleted. *ret_worked = false: there are none. */
 PD_NODISCARD enum pd_err store_clean_weights(struct store_tx *tx, bool *ret_worked, struct pd_why *why);
 /* The best checkpoint of the run (else its newest), for `register`. PD_ERR_NOT_FOUND if it has none. */
 PD_NODISCARD enum pd_err store_checkpoint_choose(struct store_tx *tx, int64_t run_id, int64_t *ret_id,
                                                  struct pd_why *why);
 /* If the job is done and asked for it (`register`): registers the best checkpoint of the best of its runs
  * that succeeded and have one. The best run is the one whose metric reached the least or greatest value, as
- * the job's mode says; of equals the first. *ret_n = 0 when there is nothing to do. */
+ * the job's mode says; of equals the first. *ret_n = 0 if nothing was registered. */
 PD_NODISCARD enum pd_err store_job_register(struct store_tx *tx, int64_t run_id, int64_t *ret_n,
                                             struct pd_why *why);
 PD_NODISCARD enum pd_err store_model_set_loaded(struct store_tx *tx, const char *model, int64_t n,
                                                 bool loaded, struct pd_why *why);
-/* Is the model's row (version, the ETag) still as the client saw it? PD_ERR_STALE; -1 = any. */
+/* Checks that the model's row still has the version (ETag) that the client saw: PD_ERR_STALE; -1 = any. */
 PD_NODISCARD enum pd_err store_model_check(struct store_tx *tx, const char *model, int64_t version,
                                            struct pd_why *why);
 /* n = 0 removes the alias. */
@@ -230,7 +228,7 @@ struct store_group_patch {
     const int64_t *add, *drop;
     size_t add_count, drop_count;
 };
-/* Adding a member or dropping a stranger again is no error. PD_ERR_NOT_FOUND: no such group or run. */
+/* Adding a member again or removing a non-member is not an error. PD_ERR_NOT_FOUND: no such group or run. */
 PD_NODISCARD enum pd_err store_group_update(struct store_tx *tx, const char *name, int64_t version,
                                             const struct store_group_patch *patch, struct pd_why *why);
 PD_NODISCARD enum pd_err store_group_delete(struct store_tx *tx, const char *name, int64_t version,
@@ -241,8 +239,8 @@ PD_NODISCARD enum pd_err store_group_archive(struct store_tx *tx, const char *na
 
 /* ---- archive and delete ---------------------------------------------------------------------- */
 
-/* Lists leave out what is archived. PD_ERR_CONFLICT: it has not ended. A retry ends
- * it. If the job has one run, the whole job is archived, and deleted below. */
+/* Lists omit archived items. PD_ERR_CONFLICT: it has not ended. A retry restores it. If the job has one run,
+ * the whole job is archived, and deleted below. */
 PD_NODISCARD enum pd_err store_job_archive(struct store_tx *tx, int64_t job_id, int64_t version, bool archive,
                                            struct pd_why *why);
 PD_NODISCARD enum pd_err store_run_archive(struct store_tx *tx, int64_t run_id, int64_t version, bool archive,
@@ -251,42 +249,42 @@ PD_NODISCARD enum pd_err store_run_archive(struct store_tx *tx, int64_t run_id, 
 PD_NODISCARD enum pd_err store_model_archive(struct store_tx *tx, const char *model, int64_t n,
                                              int64_t version, bool archive, struct pd_why *why);
 
-/* Gone for every reader after the commit; the rest follows by store_clean_rows and the files after it. The
- * job is deleted with its last run, if it has ended. PD_ERR_CONFLICT: it has not ended, or a model version
- * was made of it; the sentence names which. An event and a line of the audit log stay. */
+/* Invisible to all readers after the commit; store_clean_rows then removes the rows, and the files follow.
+ * The job is deleted with its last run, if it has ended. PD_ERR_CONFLICT: it has not ended, or a model
+ * version was made of it; the sentence names which. An event and a line of the audit log remain. */
 PD_NODISCARD enum pd_err store_job_delete(struct store_tx *tx, int64_t job_id, int64_t version,
                                           const char *who, struct pd_why *why);
 PD_NODISCARD enum pd_err store_run_delete(struct store_tx *tx, int64_t run_id, int64_t version,
                                           const char *who, struct pd_why *why);
 /* n = 0: the model with all versions and aliases. Checkpoints stay with their runs. PD_ERR_CONFLICT: a
- * version is loaded, or the only one asked for has an alias. Numbers of versions are not given again while
- * the model is there. */
+ * version is loaded, or the only one asked for has an alias. Version numbers are not reused while the model
+ * exists. */
 PD_NODISCARD enum pd_err store_model_delete(struct store_tx *tx, const char *model, int64_t n,
                                             int64_t version, const char *who, struct pd_why *why);
 
-/* Removes about `rows` rows of what deletions left; *ret_worked = false: there was nothing to do. */
+/* Removes about `rows` remaining rows of deleted objects; *ret_worked = false: there were none. */
 PD_NODISCARD enum pd_err store_clean_rows(struct store_tx *tx, int rows, bool *ret_worked,
                                           struct pd_why *why);
-/* A pass over the files that deleted runs showed and no other run shows. Zeros: at its beginning. */
+/* A pass over the files that only deleted runs refer to. Zeros: at its beginning. */
 struct store_blob_pass {
-    char after[STORE_DIGEST_HEX]; /* the last file that was looked at */
+    char after[STORE_DIGEST_HEX]; /* the last file processed */
     bool worked;                  /* the last call found files */
-    int kept;                     /* files that could not be removed: they are tried again in the next pass */
+    int kept;                     /* files that could not be removed; the next pass retries them */
     struct pd_why why;            /* of the first of them */
 };
 /* Removes some of these files. */
 PD_NODISCARD enum pd_err store_clean_blobs(struct store_tx *tx, struct store_blob_pass *pass,
                                            struct pd_why *why);
-/* The folder of a deleted run is gone. */
+/* The folder of a deleted run has been removed. */
 PD_NODISCARD enum pd_err store_remnant_done(struct store_tx *tx, int64_t run_id, struct pd_why *why);
 
-/* The log that its client sent has so many bytes. */
+/* Sets the size of the log that its client sent. */
 PD_NODISCARD enum pd_err store_run_logged(struct store_tx *tx, int64_t run_id, int64_t bytes,
                                           struct pd_why *why);
 
 /* ---- the rest ------------------------------------------------------------------------------- */
 
-/* The secret of this name; made from `fresh` if there is none yet. */
+/* The secret of this name; created from `fresh` if there is none. */
 PD_NODISCARD enum pd_err store_secret(struct store_tx *tx, const char *name, const uint8_t fresh[32],
                                       uint8_t ret[32], struct pd_why *why);
 
@@ -302,23 +300,23 @@ PD_NODISCARD enum pd_err store_idem_claim(struct store_tx *tx, const char *scope
 PD_NODISCARD enum pd_err store_idem_finish(struct store_tx *tx, const char *scope, const char *key,
                                            int status, const void *response, size_t len, struct pd_why *why);
 
-/* Takes a device out of service, with an event and a line in the audit log. One that is out already keeps its
- * first reason: PD_OK, and nothing is written. d->time_us is ignored. */
+/* Takes a device out of service, with an event and a line in the audit log. If it already is out of service,
+ * the first reason remains: PD_OK, and nothing is written. d->time_us is ignored. */
 PD_NODISCARD enum pd_err store_device_drain(struct store_tx *tx, const struct store_drain *d,
                                             struct pd_why *why);
 /* Brings it back; `reason` and `who` of this move. PD_OK if it is in service. */
 PD_NODISCARD enum pd_err store_device_undrain(struct store_tx *tx, const struct store_drain *d,
                                               struct pd_why *why);
 
-/* Keeps a measured choice, unless one of its device, driver, library and key is there: the first holds, so
- * that a run that goes on takes what it took before. PD_ERR_INVALID: beyond the limits of store.h. time_us is
- * ignored. *ret_new may be NULL. */
+/* Stores a measured choice, unless there is one with the same device, driver, library and key: the first
+ * remains, so that a resumed run uses the same algorithm. PD_ERR_INVALID: beyond the limits of store.h.
+ * time_us is ignored. *ret_new may be NULL. */
 PD_NODISCARD enum pd_err store_tuned_add(struct store_tx *tx, const struct store_tuned *t, bool *ret_new,
                                          struct pd_why *why);
-/* After some were added: the oldest beyond the limits go. *ret_gone (may be NULL) = how many. */
+/* After additions: removes the oldest beyond the limits. *ret_gone (may be NULL) = how many. */
 PD_NODISCARD enum pd_err store_tuned_trim(struct store_tx *tx, const char *device, int64_t *ret_gone,
                                           struct pd_why *why);
-/* Forgets all of a device, with a line in the audit log. `version` as the client saw it, -1 = any:
+/* Deletes all choices of a device, with a line in the audit log. `version` as the client saw it, -1 = any:
  * PD_ERR_STALE. PD_ERR_NOT_FOUND: there are none. */
 PD_NODISCARD enum pd_err store_tuned_drop(struct store_tx *tx, const char *device, int64_t version,
                                           const char *who, struct pd_why *why);

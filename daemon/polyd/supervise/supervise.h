@@ -1,10 +1,10 @@
 /* daemon/polyd/supervise/supervise.h: the supervisor: one thread that schedules runs, owns the worker
- * processes and their connections, and carries inference requests to the serving workers.
+ * processes and their connections, and forwards inference requests to the serving workers.
  *
  * It is driven by the rows: a client's command is a store write (tx.h) followed by sup_notify; the supervisor
- * reads what is queued, cancelling or paused and acts. So a restart needs no memory but the file.
- * All functions may be called from any thread. Callbacks come on the supervisor's thread: they must be quick,
- * never wait, and may call any function here except sup_stop. */
+ * reads which runs are queued, cancelling or paused, and acts. A restart therefore needs only the file. All
+ * functions may be called from any thread. Callbacks run on the supervisor's thread: they must be quick, must
+ * not wait, and may call any function here except sup_stop. */
 #pragma once
 
 #include <stdbool.h>
@@ -37,37 +37,38 @@ struct sup_options {
      * that. `what`: for people. NULL: nobody is told. */
     void (*busy)(void *ctx, const char *what);
     void *busy_ctx;
-    int64_t silence_us;     /* a run that its client carries out is lost after it; 0 = 10 min */
-    int64_t hang_us;        /* silence of a live worker that counts as a hang; 0 = WIRE_HANG_US */
-    int serve_threads;      /* CPU threads of a serving worker; 0 = cpu_threads */
-    bool serve_cuda;        /* models are loaded on a GPU */
-    bool serve_bf16;        /* language models are loaded with their matrices in bf16 */
-    int64_t serve_memory;   /* bytes that all loaded models may take together; 0 = no limit */
-    int serve_decode;       /* what completions remember: 0 = by size, 1 = a cache, 2 = a constant state */
-    int64_t serve_delay_us; /* how long a classifier's request may wait for company */
+    int64_t silence_us;   /* silence after which an external run is lost; 0 = 10 min */
+    int64_t hang_us;      /* silence of a live worker that counts as a hang; 0 = WIRE_HANG_US */
+    int serve_threads;    /* CPU threads of a serving worker; 0 = cpu_threads */
+    bool serve_cuda;      /* models are loaded on a GPU */
+    bool serve_bf16;      /* language models are loaded with their matrices in bf16 */
+    int64_t serve_memory; /* memory of all loaded models together; 0 = no limit */
+    int serve_decode; /* stored context of a completion: 0 = by size, 1 = a cache, 2 = a constant-size state */
+    int64_t serve_delay_us; /* how long a classification request may wait to form a batch */
     int64_t cache_bytes;    /* bound of the folder cache/; 0 = 16 GiB */
     int infer_queue;        /* requests in flight per model version; more are PD_ERR_BUSY. 0 = 256 */
-    bool drain_on_stop;     /* sup_stop asks the training workers to checkpoint and leave; else they stay */
+    /* sup_stop asks the training workers to checkpoint and exit; otherwise they continue */
+    bool drain_on_stop;
     const struct sup_data_root *roots; /* copied */
     int root_count;
 };
 
 /* Listens on worker.sock, reconciles every attempt that has not ended (adopt, requeue or fail), loads the
- * models wanted in memory, and starts the thread. The writer outlives the supervisor. */
+ * models that should be loaded, and starts the thread. The writer outlives the supervisor. */
 PD_NODISCARD enum pd_err sup_start(const struct sup_options *o, struct store_writer *w, struct sup **ret,
                                    struct pd_why *why);
-/* Stops the thread. Serving workers end; training workers go on without a daemon unless drain_on_stop.
- * Calls still open get PD_ERR_CLOSED. NULL is fine. Returns NULL. */
+/* Stops the thread. Serving workers end; training workers continue without a daemon unless drain_on_stop.
+ * Open calls get PD_ERR_CLOSED. NULL is fine. Returns NULL. */
 struct sup *sup_stop(struct sup *s);
 
-/* Other data roots for the attempts and plans that begin from now on. The names and paths are copied. */
+/* Replaces the data roots for attempts and plans that begin later. Names and paths are copied. */
 PD_NODISCARD enum pd_err sup_set_roots(struct sup *s, const struct sup_data_root *roots, int count,
                                        struct pd_why *why);
 
-/* Something was committed that concerns the supervisor (a job, a cancel, a pause, a resume). */
+/* Notifies the supervisor of a commit that concerns it (a job, a cancel, a pause, a resume). */
 void sup_notify(struct sup *s);
 
-/* Monotonic time of its last turn (at least one a second). For the watchdog. */
+/* Monotonic time of its last loop iteration (at least one per second). For the watchdog. */
 int64_t sup_alive_us(struct sup *s);
 
 /* ---- what the API shows --------------------------------------------------------------------- */
@@ -89,8 +90,8 @@ struct sup_device {
      * there), "broken", "stale" (the driver does not answer), "gone" (it was there), "split" (into MIG
      * instances) */
     char state[16];
-    char id[64];         /* the same for good: what rows hold */
-    char reason[200];    /* of the state; "" = it needs none */
+    char id[64];         /* permanent id, as stored in rows */
+    char reason[200];    /* reason for the state; may be "" */
     int models;          /* served there */
     char drained_by[64]; /* "" = it is in service */
     char drain_reason[160];
@@ -101,12 +102,12 @@ struct sup_device {
 /* Calls back for each. */
 void sup_device_list(struct sup *s, void (*row)(void *ctx, const struct sup_device *d), void *ctx);
 
-/* Can jobs of device "cuda" run now: are there GPUs, and a worker that computes on them? Else ret_why is a
- * sentence. */
+/* Whether jobs of device "cuda" can run: there are GPUs, and a worker that supports them. Otherwise ret_why
+ * is a sentence. */
 #define SUP_WHY_BYTES 480
 bool sup_cuda(struct sup *s, char ret_why[SUP_WHY_BYTES]);
 
-/* GPUs that jobs can have (instances count), and if none, why not: a sentence, "" if there are. *ret_driver
+/* Number of GPUs (instances included) for jobs; if 0, a sentence with the reason. *ret_driver
  * (may be NULL): borrowed until the stop. */
 int sup_gpu_count(struct sup *s, const char **ret_why, const struct device_driver **ret_driver);
 
@@ -114,17 +115,17 @@ struct sup_queue_info {
     int position;     /* 1 = next; 0 = not waiting */
     char reason[256]; /* "waiting for 2 GPUs, 1 free, 1 busy with a foreign process (pid 123)" */
 };
-/* False if the run is not in the queue as the supervisor last saw it. */
+/* False if the run was not in the queue at the supervisor's last cycle. */
 bool sup_queue_get(struct sup *s, int64_t run_id, struct sup_queue_info *ret);
 
-/* What a submission would meet: reason as for a queued run, or how it can never fit (PD_ERR_LIMIT).
- * need_bytes: of its plan, for each slot; 0 = unknown. `devices`: the names of those it would get now,
- * "cuda:0,cuda:1", "" while it would wait. */
+/* Forecast for a submission: the reason as for a queued run, or why it can never fit (PD_ERR_LIMIT).
+ * need_bytes: bytes of its plan per slot; 0 = unknown. `devices`: names of the devices that it would get now,
+ * "cuda:0,cuda:1"; "" if it would wait. */
 PD_NODISCARD enum pd_err sup_fit(struct sup *s, const char *device, int slots, int64_t need_bytes,
                                  struct sup_queue_info *ret, char *devices, size_t size, struct pd_why *why);
 
-/* The most memory that each of so many slots can have: of cpu slots a part of the machine's, which they
- * share, else the largest device's. 0 = unknown. */
+/* Maximum memory per slot for this number of slots: for cpu slots a share of the machine's memory, otherwise
+ * the memory of the largest device. 0 = unknown. */
 int64_t sup_memory(struct sup *s, const char *device, int slots);
 
 /* Live state of a run between two writes of the rows; false if no worker of it is connected. */
@@ -135,16 +136,16 @@ struct sup_progress {
 };
 bool sup_progress_get(struct sup *s, int64_t run_id, struct sup_progress *ret);
 
-/* The log of an attempt: writes its path. The file grows while the worker lives. attempt 0: of a run that its
- * client carries out. */
+/* The log of an attempt: writes its path. The file grows while the worker lives. attempt 0: an external run.
+ */
 void sup_log_path(struct sup *s, int64_t run_id, int attempt, char *out, size_t size);
 
 #define SUP_WAITS 9
-/* Upper bounds of sup_stats.waits; the last entry there is above all of them. */
+/* Upper bounds of sup_stats.waits; its last entry counts values above all of them. */
 static const double sup_wait_bounds_s[SUP_WAITS] = {0.1, 1, 5, 15, 60, 300, 1800, 7200, 43200};
 
 struct sup_stats {
-    int64_t waits[SUP_WAITS + 1], wait_us_total;  /* from the making of a run to its first start */
+    int64_t waits[SUP_WAITS + 1], wait_us_total;  /* from the creation of a run to its first start */
     int64_t cycles, cycle_us_total, cycle_us_max; /* scheduling */
     int64_t spawned, adopted, requeued, killed, hangs;
     int64_t frames_in, points_in;
@@ -157,8 +158,8 @@ void sup_stats(struct sup *s, struct sup_stats *ret);
 struct sup_planning {
     const char *document; /* resolved; copied */
     size_t len;
-    const char *plan_digest; /* hex; NULL = the answer is not kept */
-    const char *device;      /* "cpu" or "cuda", and how many: whose memory it should do with */
+    const char *plan_digest; /* hex; NULL = the answer is not stored */
+    const char *device;      /* "cpu" or "cuda", and the number of slots whose memory it may use */
     int slots;
     bool start;          /* asks for the start (plan --start), kept beside the plan, in its place */
     int64_t patience_us; /* then `done` gets PD_ERR_TIMEOUT, and the plan is only kept; 0 = two minutes */
@@ -168,23 +169,23 @@ struct sup_planning {
     void *ctx;
 };
 
-/* Bytes needed by a resolved job, from `polyd-worker plan` or the kept answer of an equal plan_digest.
- * PD_ERR_BUSY: too many at once. */
+/* Bytes needed by a resolved job, from `polyd-worker plan` or the stored answer of an equal plan_digest.
+ * PD_ERR_BUSY: too many concurrent requests. */
 PD_NODISCARD enum pd_err sup_plan(struct sup *s, const struct sup_planning *asked, struct pd_why *why);
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
 struct sup_listing {
     const char *root; /* only this data root, or NULL */
-    const char *path; /* only what lies there, "<root>/<relative>", or NULL */
-    /* PD_ERR_INVALID: the path is to blame. `list`: JSON as data_have writes it (daemon/worker/data/have.h),
+    const char *path; /* only entries below "<root>/<relative>", or NULL */
+    /* PD_ERR_INVALID: an invalid path. `list`: JSON in the format of data_have (daemon/worker/data/have.h),
      * borrowed. */
     void (*done)(void *ctx, enum pd_err err, const struct pd_why *why, const char *list);
     void *ctx;
 };
 
-/* What the data roots hold, from `polyd-worker data`; PD_ERR_TIMEOUT after ten seconds. PD_ERR_BUSY: too many
- * at once. */
+/* Contents of the data roots, from `polyd-worker data`; PD_ERR_TIMEOUT after ten seconds. PD_ERR_BUSY: too
+ * many concurrent requests. */
 PD_NODISCARD enum pd_err sup_data_list(struct sup *s, const struct sup_listing *asked, struct pd_why *why);
 
 /* ---- weights --------------------------------------------------------------------------------- */
@@ -193,13 +194,13 @@ PD_NODISCARD enum pd_err sup_data_list(struct sup *s, const struct sup_listing *
 struct sup_weights {
     const char *args[SUP_WEIGHTS_ARGS + 1]; /* of `polyd-worker weights`; NULL behind the last; copied */
     const char *document;                   /* its standard input; copied; NULL = empty */
-    const char *digest; /* the answer is kept under it (at most 79 bytes); NULL = it is not */
-    /* PD_ERR_INVALID: the file is to blame. `answer`: JSON of the command (daemon/worker/weights), borrowed. */
+    const char *digest; /* key under which the answer is stored (at most 79 bytes); NULL = not stored */
+    /* PD_ERR_INVALID: an invalid file. `answer`: JSON of the command (daemon/worker/weights), borrowed. */
     void (*done)(void *ctx, enum pd_err err, const struct pd_why *why, const char *answer);
     void *ctx;
 };
 
-/* Asks `polyd-worker weights` something about files of weights. PD_ERR_BUSY: too many at once. */
+/* Runs `polyd-worker weights` on files of weights. PD_ERR_BUSY: too many concurrent requests. */
 PD_NODISCARD enum pd_err sup_weights_ask(struct sup *s, const struct sup_weights *asked, struct pd_why *why);
 
 /* ---- serving -------------------------------------------------------------------------------- */
@@ -217,7 +218,7 @@ struct sup_hist {
 extern const double sup_hist_seconds[SUP_HIST_BOUNDS]; /* bounds of the times */
 extern const double sup_hist_batch[SUP_HIST_BOUNDS];   /* bounds of the batch sizes */
 
-/* How the requests of one version fared, since it was loaded. */
+/* Statistics of the requests of one version since it was loaded. */
 struct sup_infer_stats {
     struct sup_hist batch;                                    /* of each request */
     struct sup_hist queue, compute, first_token, inter_token; /* seconds */
@@ -228,7 +229,7 @@ struct sup_model_info {
     const char *model;
     int64_t version;
     enum sup_model_state state;
-    const char *reason;    /* why it is unavailable; "" = nothing */
+    const char *reason;    /* why it is unavailable; "" = it is not */
     const char *signature; /* JSON from the worker when ready; "" before */
     int in_flight, waiting, running;
     int64_t requests, failures, restarts;
@@ -236,7 +237,7 @@ struct sup_model_info {
     int64_t need_bytes;                  /* what it may come to take, as it said itself; 0 = not ready yet */
     const struct sup_infer_stats *stats; /* NULL = not measured */
 };
-/* Calls back for each version known to the supervisor (loaded or once loaded), under a lock. */
+/* Calls back for each version that is or was loaded, under a lock. */
 void sup_model_list(struct sup *s, void (*row)(void *ctx, const struct sup_model_info *m), void *ctx);
 /* One version; version 0 = the highest ready one. PD_ERR_NOT_FOUND if it is not loaded. */
 PD_NODISCARD enum pd_err sup_model_get(struct sup *s, const char *model, int64_t version,
@@ -244,17 +245,17 @@ PD_NODISCARD enum pd_err sup_model_get(struct sup *s, const char *model, int64_t
                                        struct pd_why *why);
 
 /* Loads a registered version (0 = highest) in a worker of its own. `done` (may be NULL) is called once: PD_OK
- * when READY, else why not. Loading a ready one is PD_OK at once. */
+ * when READY, else the error. Loading a ready version gives PD_OK immediately. */
 PD_NODISCARD enum pd_err sup_model_load(struct sup *s, const char *model, int64_t version,
                                         void (*done)(void *ctx, enum pd_err err, const struct pd_why *why),
                                         void *ctx, struct pd_why *why);
-/* Unloads (0 = all versions). `done` comes after the worker's memory is free. */
+/* Unloads (0 = all versions). `done` is called after the worker's memory is free. */
 PD_NODISCARD enum pd_err sup_model_unload(struct sup *s, const char *model, int64_t version,
                                           void (*done)(void *ctx, enum pd_err err, const struct pd_why *why),
                                           void *ctx, struct pd_why *why);
 
 struct sup_result {
-    enum pd_err err; /* not PD_OK: it is the last part, and `text` says why */
+    enum pd_err err; /* not PD_OK: the last part, with the error in `text` */
     const char *text;
     const char *json; /* NUL-terminated; "" when absent */
     size_t json_len;
@@ -274,8 +275,8 @@ struct sup_infer {
     size_t json_len;
     const struct wire_tensor *tensors; /* copied */
     uint32_t count;
-    /* Called for every part; the last one has `last`, and exactly one such comes (with PD_ERR_CANCELLED after
-     * sup_infer_cancel, PD_ERR_CLOSED when the worker died, PD_ERR_TIMEOUT past the deadline). */
+    /* Called for every part; exactly one part, the last, has `last` set (with PD_ERR_CANCELLED after
+     * sup_infer_cancel, PD_ERR_CLOSED if the worker died, PD_ERR_TIMEOUT after the deadline). */
     void (*part)(void *ctx, const struct sup_result *r);
     void *ctx;
 };
@@ -283,5 +284,5 @@ struct sup_infer {
  * (429); PD_ERR_CLOSED: loading, unloading or restarting (503). On PD_OK *ret_id names it. */
 PD_NODISCARD enum pd_err sup_infer(struct sup *s, const struct sup_infer *req, uint64_t *ret_id,
                                    struct pd_why *why);
-/* The client left. The last part still comes. Unknown ids (already answered) are ignored. */
+/* The client disconnected. The last part is still delivered. Unknown ids (already answered) are ignored. */
 void sup_infer_cancel(struct sup *s, uint64_t id);

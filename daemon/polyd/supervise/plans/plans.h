@@ -1,9 +1,9 @@
-/* daemon/polyd/supervise/plans/plans.h: what jobs need, what the data roots hold and what files of weights
- * hold, asked of short-lived workers: `polyd-worker plan`, `data` and `weights`. Plans and what is asked of
- * weights are kept by digest, lists are not.
+/* daemon/polyd/supervise/plans/plans.h: memory needs of jobs, contents of data roots and of files of weights,
+ * determined by short-lived workers: `polyd-worker plan`, `data` and `weights`. Plans and results about
+ * weights are cached by digest, lists are not.
  *
- * Any thread asks; the workers are started, and the answers given, on the loop's thread. The lock guards the
- * number of those that wait alone. */
+ * Any thread may request; workers start, and callbacks run, on the loop's thread. The lock guards only the
+ * number of waiting requests. */
 #pragma once
 
 #include "daemon/polyd/supervise/supervise.h"
@@ -16,7 +16,7 @@ struct workers;
 
 PD_NODISCARD enum pd_err plans_new(struct loop *l, struct workers *w, struct devices *devices,
                                    struct plans **ret, struct pd_why *why);
-/* After loop_stop. Ends plans under way: their callers get PD_ERR_CLOSED. NULL is fine; returns NULL. */
+/* After loop_stop. Aborts plans in progress: their callers get PD_ERR_CLOSED. NULL is fine; returns NULL. */
 struct plans *plans_free(struct plans *s);
 
 /* Any thread: sup_plan, sup_data_list and sup_weights_ask of supervise.h. */
@@ -25,5 +25,6 @@ PD_NODISCARD enum pd_err plans_list_data(struct plans *s, const struct sup_listi
                                          struct pd_why *why);
 PD_NODISCARD enum pd_err plans_weights(struct plans *s, const struct sup_weights *asked, struct pd_why *why);
 
-/* What the plan of this digest says that a run needs on each device; 0 = unknown. On the loop's thread. */
+/* Bytes that a run needs on each device according to the plan of this digest; 0 = unknown. On the loop's
+ * thread. */
 int64_t plans_bytes(struct plans *s, const char *digest);

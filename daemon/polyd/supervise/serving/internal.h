@@ -42,7 +42,7 @@ struct model {
     enum sup_model_state state;
     char reason[256];
     char *signature;
-    int serial; /* of the present worker: its "attempt" on the wire */
+    int serial; /* of the current worker: its "attempt" on the wire */
     uint8_t token[WIRE_TOKEN_BYTES];
     uint8_t token_sha256[32];
     char *document, *checkpoint, *digest;
@@ -56,7 +56,8 @@ struct model {
     int in_flight, waiting, running;
     int64_t requests, failures, restarts;
     struct sup_infer_stats stats;
-    int64_t need_bytes; /* what the budget counts it as; of the checkpoint's size until it is ready */
+    /* its share of the memory budget; estimated from the checkpoint's size until it is ready */
+    int64_t need_bytes;
     int64_t backoff_us, retry_us, kill_us, ready_us;
     int device;         /* that its worker computes on; -1 = the CPU, or no worker */
     bool loading_first; /* nobody was ever served by it: a failure ends the load */
@@ -79,34 +80,34 @@ struct serving {
     struct inbox_post {
         struct loop_post post;
         struct serving *serving;
-        bool posted; /* lock: a look into the inboxes is on its way */
+        bool posted; /* lock: processing of the inboxes is already scheduled */
     } inbox;
 };
 
 /* model.c */
-/* The sentence on a model of which no version is loaded. Lock held. */
+/* The error sentence for a model without a loaded version. Lock held. */
 enum pd_err model_unknown(const struct serving *s, const char *name, struct pd_why *why);
 /* Lock held. version 0: the highest ready one. */
 struct model *model_find(struct serving *s, const char *name, int64_t version);
-/* On the table, not started; NULL without memory. */
+/* Adds it to the table, not started; NULL if out of memory. */
 struct model *model_new(struct serving *s, const struct store_model_version *v);
-/* Takes it off the table and frees it: no other reference to it may be left. */
+/* Removes it from the table and frees it: no other reference may exist. */
 void model_forget(struct serving *s, struct model *m);
 void model_set_state(struct serving *s, struct model *m, enum sup_model_state state, const char *reason);
 void model_tell_loads(struct serving *s, struct model *m, enum pd_err err, const struct pd_why *why);
 void model_tell_unloads(struct serving *s, struct model *m, enum pd_err err, const struct pd_why *why);
-/* Whether the version is wanted in memory after a restart. */
+/* Whether the version should be loaded after a restart. */
 void model_write_loaded(struct serving *s, const struct model *m, bool loaded);
-/* Starts its worker, or fails the loads that wait. */
+/* Starts its worker, or fails the waiting loads. */
 void model_begin_load(struct serving *s, struct model *m);
-/* load.c. Its worker finishes what it has begun, and ends. */
+/* load.c. Its worker completes the requests in progress, and ends. */
 void model_unload(struct serving *s, struct model *m);
 
 /* infer.c */
-/* Every open request gets its end. */
+/* Completes all open requests with an error. */
 void model_fail_calls(struct serving *s, struct model *m, enum pd_err err, const char *text);
 void model_expire_calls(struct serving *s, struct model *m, int64_t now_us);
 /* Sends what its inbox holds, as far as the connection has room or `all` of it, and what was cancelled. */
 void model_send(struct serving *s, struct model *m, bool all);
-/* A part of an answer came from the worker. */
+/* A part of an answer from the worker. */
 void model_result(struct serving *s, struct model *m, uint64_t id, const uint8_t *p, size_t len);

@@ -1,9 +1,9 @@
-/* daemon/polyd/supervise/serving/serving.h: the models in memory: their workers, loads and unloads, requests
- * and answers.
+/* daemon/polyd/supervise/serving/serving.h: loaded models: their workers, loads and unloads, requests and
+ * answers.
  *
- * Other threads look at the table of models and put requests into a model's inbox, under the module's lock;
- * the loop's thread alone changes the table, and touches processes and connections. No other lock is taken
- * under this one. */
+ * Other threads read the table of models and add requests to a model's inbox, under the module's lock; only
+ * the loop's thread changes the table and uses processes and connections. No other lock is taken under this
+ * one. */
 #pragma once
 
 #include "daemon/polyd/supervise/supervise.h"
@@ -17,9 +17,9 @@ struct workers;
 /* `o` is borrowed until serving_free. */
 PD_NODISCARD enum pd_err serving_new(struct loop *l, struct workers *w, struct devices *devices,
                                      const struct sup_options *o, struct serving **ret, struct pd_why *why);
-/* Loads the models that are wanted in memory. Before loop_start. */
+/* Loads the models that should be loaded. Before loop_start. */
 PD_NODISCARD enum pd_err serving_start(struct serving *s, struct pd_why *why);
-/* Ends what is still open. After loop_stop. NULL is fine. Returns NULL. */
+/* Completes open requests with an error. After loop_stop. NULL is fine. Returns NULL. */
 struct serving *serving_free(struct serving *s);
 
 /* Any thread: the functions of supervise.h. Rows are called back under the lock. */

@@ -3,7 +3,7 @@
  *
  *   accept --hello--> the member that knows the worker: conn_welcome --frames--> bye or end of file
  *
- * A connection that was dropped stays allocated, without an owner, until the turn ends. */
+ * A dropped connection remains allocated, without an owner, until the end of the loop iteration. */
 #pragma once
 
 #include <stdbool.h>
@@ -23,38 +23,39 @@ struct conn_hello {
 
 struct conn_owner {
     void (*frame)(void *self, struct conn *c, const struct wire_header *h, const uint8_t *payload);
-    /* Bytes came, or it is we who do not read. */
+    /* Bytes arrived, or reading is suspended. */
     void (*heard)(void *self, struct conn *c, int64_t now_us);
-    /* It is not the owner's any more. `silent`: closed because nothing was heard. */
+    /* The connection is closed. `silent`: because of missing heartbeats. */
     void (*closed)(void *self, struct conn *c, bool silent);
-    /* After conn_stall, ten times a second: may it be read again? NULL: it never stalls. */
+    /* After conn_stall, ten times a second: whether reading may resume. NULL: it never stalls. */
     bool (*resume)(void *self, struct conn *c);
     /* All queued frames have been sent. May be NULL. */
     void (*drained)(void *self, struct conn *c);
 };
 
-/* Takes the worker: answers its hello, with the last frame that is stored. */
+/* Accepts the worker: answers its hello with the number of the last stored frame. */
 void conn_welcome(struct conn *c, uint64_t acked, const struct conn_owner *owner, void *self);
 pid_t conn_peer(const struct conn *c);
 int conn_rank(const struct conn *c);
-/* Of all connections there ever were; conn_find: NULL if it is closed. */
+/* Unique among all connections; conn_find returns NULL for a closed one. */
 uint64_t conn_id(const struct conn *c);
 struct conn *conn_find(struct workers *w, uint64_t id);
 
-/* For frames: wire_begin(conn_out(c), ...), fields, conn_end. They leave at conn_flush, or with the turn's.
+/* For frames: wire_begin(conn_out(c), ...), fields, conn_end. They are sent at conn_flush, or at the end of
+ * the loop iteration.
  */
 struct pd_buf *conn_out(struct conn *c);
-/* A frame that could not be made closes the connection at its next flush. */
+/* A frame that could not be built closes the connection at its next flush. */
 void conn_end(struct conn *c, size_t begin);
-/* Room for a frame of so many bytes? Always, once all before it is sent. */
+/* Whether a frame of this size fits the output buffer. Always true if the buffer is empty. */
 bool conn_has_room(const struct conn *c, size_t bytes);
 /* Queues finished frames and empties their buffer. */
 void conn_send(struct conn *c, struct pd_buf *frames);
 void conn_flush(struct conn *c);
 
-/* Takes what is in the socket now: its process is gone. */
+/* Reads the rest of the socket after its process has ended. */
 void conn_read(struct conn *c);
-/* From `frame`: reads no more until `resume` says so. */
+/* Called from `frame`: suspends reading until `resume` returns true. */
 void conn_stall(struct conn *c);
 
 /* Queues a bye and closes when it is out. The owner is told at once. */

@@ -1,4 +1,4 @@
-/* daemon/polyd/supervise/workers/proc.h: processes: started fresh by posix_spawn, known by pidfd and start
+/* daemon/polyd/supervise/workers/proc.h: processes: spawned by posix_spawn, identified by pidfd and start
  * time, never by pid alone. On the loop's thread. */
 #pragma once
 
@@ -11,7 +11,7 @@
 
 struct workers;
 
-/* Of an attempt or a model it is the shim. */
+/* For an attempt or a model, the shim. */
 struct proc {
     pid_t pid;
     uint64_t start;
@@ -22,19 +22,19 @@ struct proc {
 };
 
 /* Starts the worker program with these arguments (argv[0] included), the token `copies` times on descriptor
- * 3, for as many readers. `mark`: by which the process is known as ours, "run-7-1". `device`: the one that it
- * sees (its variables, see device_env); NULL = the GPUs that we see. */
+ * 3, for as many readers. `mark`: identifies the process, "run-7-1". `device`: the only device that it sees
+ * (see device_env); NULL = the GPUs that polyd sees. */
 PD_NODISCARD enum pd_err proc_spawn(struct workers *w, char *const argv[], const uint8_t *token, int copies,
                                     int in_fd, int out_fd, int err_fd, const char *mark,
                                     const struct device *device, struct proc *ret, struct pd_why *why);
-/* Opens a pidfd if the process is the very one. */
+/* Opens a pidfd if the process is identical. */
 bool proc_adopt(pid_t pid, uint64_t start, struct proc *ret);
 void proc_signal(struct proc *p, int sig);
 /* After its pidfd became readable: reaps, closes. */
 void proc_reap(struct proc *p);
 void proc_close(struct proc *p);
-/* Is the lock of this attempt's directory held? Then who holds it. */
+/* Whether the lock of this attempt's directory is held, and by which process. */
 bool shim_alive(const char *dir, pid_t *ret_pid, uint64_t *ret_start);
-/* Exit status that the shim left behind, -1 = none. *ret_rank (may be NULL): of a gang, whose it is; else -1.
+/* Exit status recorded by the shim, -1 = none. *ret_rank (may be NULL): in a gang, its rank; else -1.
  */
 int shim_exit_status(const char *dir, int *ret_rank);

@@ -1,5 +1,5 @@
-/* daemon/polyd/supervise/workers/workers.h: what all workers have in common: the program that is started, the
- * socket they connect to, the data roots they are given, and the strays among them.
+/* daemon/polyd/supervise/workers/workers.h: common parts of all workers: the program, the socket that they
+ * connect to, the data roots, and the cleanup of unknown processes.
  *
  * Processes are in proc.h, connections in conn.h, measured choices in tuned.h. All of it belongs to the
  * loop's thread, except what says otherwise; there is no lock. */
@@ -37,7 +37,7 @@ PD_NODISCARD enum pd_err workers_new(struct loop *l, const struct workers_option
 void workers_join(struct workers *w, struct workers_member *m);
 /* Makes the socket; accepts from the loop's first turn. */
 PD_NODISCARD enum pd_err workers_listen(struct workers *w, struct pd_why *why);
-/* Closes all connections; their owners hear of it. The socket is removed. */
+/* Closes all connections, notifies their owners, and removes the socket. */
 void workers_close(struct workers *w);
 /* NULL is fine. Returns NULL. */
 struct workers *workers_free(struct workers *w);
@@ -48,11 +48,11 @@ const char *workers_socket(const struct workers *w);
 
 /* Borrowed for the turn. */
 const struct sup_data_root *workers_roots(const struct workers *w, int *ret_count);
-/* Any thread: for the workers that begin from now on. Copied. */
+/* Any thread: for workers that start later. Copied. */
 PD_NODISCARD enum pd_err workers_set_roots(struct workers *w, const struct sup_data_root *roots, int count,
                                            struct pd_why *why);
 
 /* Kills every process of this state directory that no member knows. */
 void workers_kill_strays(struct workers *w);
-/* Any thread: adds what was counted here. */
+/* Any thread: adds the counters of this module. */
 void workers_stats(const struct workers *w, struct sup_stats *ret);

@@ -1,4 +1,4 @@
-/* daemon/worker/process/attempt.h: what the roles of an attempt share: arguments, token, link, signals. */
+/* daemon/worker/process/attempt.h: shared by the roles of an attempt: arguments, token, link, signals. */
 #pragma once
 
 #include "daemon/worker/process/link.h"
@@ -14,7 +14,7 @@ struct attempt {
 };
 
 /* Reads the arguments and the token, starts the link, routes SIGTERM to it and waits for the assignment.
- * Says on standard error what failed. */
+ * Writes errors to standard error. */
 PD_NODISCARD enum pd_err attempt_begin(int argc, char **argv, bool serving, struct attempt *ret);
 /* Stops the link. */
 void attempt_end(struct attempt *a);
@@ -23,17 +23,17 @@ struct role_result {
     const char *cause; /* done, diverged, failed, invalid, checkpointed; static */
     int64_t step;
     char text[512];
-    bool silent; /* refused: say nothing, leave */
+    bool silent; /* refused: exit without a report */
 };
 
 struct pk_comm_api;
-/* The id by which the ranks of this attempt meet through `comm`: rank 0 makes it, the others wait for it.
+/* The rendezvous id of the ranks of this attempt for `comm`: rank 0 creates it, the others wait for it.
  * `out` holds LINK_RENDEZVOUS_MAX. */
 PD_NODISCARD enum pd_err attempt_rendezvous(struct attempt *a, const struct pk_comm_api *comm, void *out,
                                             struct pd_why *why);
 
 struct model_tuned_keeper;
-/* Measured choices of this attempt's back end are kept by polyd. `a` is borrowed. */
+/* Stores measured choices of this attempt's back end in polyd. `a` is borrowed. */
 struct model_tuned_keeper attempt_tuned(struct attempt *a);
 
 /* role_serve.c */

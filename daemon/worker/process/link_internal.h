@@ -1,9 +1,9 @@
-/* daemon/worker/process/link_internal.h: the link's inside, shared by its sources.
+/* daemon/worker/process/link_internal.h: internals of the link, shared by its sources.
  *
  * One mutex guards everything; the thread holds it except while it polls, reads, writes and spools. Entries
- * are a queue of finished frames, oldest first: `sent` of them have gone out on this connection, an
- * acknowledgement takes them off the front. A reconnection sets `sent` back to zero, and polyd skips what it
- * has committed. */
+ * are a queue of finished frames, oldest first: `sent` of them have been sent on this connection, and an
+ * acknowledgement removes them from the front. A reconnection sets `sent` back to zero, and polyd skips what
+ * it has committed. */
 #pragma once
 
 #include <pthread.h>
@@ -13,7 +13,7 @@
 #include "daemon/worker/process/link.h"
 #include "kernels/base/buf.h"
 
-#define LINK_CHECKPOINTS 256 /* of the newest it is known whether polyd has them */
+#define LINK_CHECKPOINTS 256 /* newest checkpoints whose commit is tracked */
 #define LINK_KEYS_OPEN 1024  /* distinct keys of one metrics frame; a power of two */
 
 struct link_entry {
@@ -79,7 +79,7 @@ struct link {
     uint8_t rendezvous[LINK_RENDEZVOUS_MAX]; /* to send, or received */
     size_t rendezvous_len;
     bool rendezvous_ours, rendezvous_sent;
-    struct pd_buf tuned_ask; /* the frame; empty = nothing is asked */
+    struct pd_buf tuned_ask; /* the frame; empty = no request */
     bool tuned_asked;        /* over this connection */
     bool tuned_known;        /* the answer is whole */
     struct pd_buf tuned_in;  /* fields of the answer */
@@ -95,35 +95,35 @@ struct link {
     _Atomic bool signalled;
 };
 
-/* Has the thread look at what changed. */
+/* Wakes the thread. */
 void link_wake(struct link *l);
 /* CLOCK_MONOTONIC, `us` from now. */
 void link_deadline_after(struct timespec *ts, int64_t us);
 
-/* ---- mutex held from here on ---- */
+/* ---- the mutex is held in the following functions ---- */
 
-/* The i-th kept frame, 0 = oldest. */
+/* The i-th stored frame, 0 = oldest. */
 struct link_entry *link_entry_at(struct link *l, size_t i);
-/* Finishes `b` (begun with seq l->next_seq at 0) and keeps it. */
+/* Finishes `b` (begun with seq l->next_seq at 0) and stores it. */
 void link_submit(struct link *l, struct pd_buf *b, bool may_drop);
 /* Memory and spool are full. */
 bool link_full(const struct link *l);
 /* Waits while they are. */
 void link_wait_for_room(struct link *l);
-/* Forgets kept frames up to `acked`. */
+/* Discards stored frames up to `acked`. */
 void link_acknowledge(struct link *l, uint64_t acked);
-/* Keeps the open metrics frame, if it holds points. */
+/* Stores the open metrics frame, if it holds points. */
 void link_close_metrics(struct link *l);
-/* Polyd does not want this worker: it leaves now. */
+/* Polyd refuses this worker, which exits immediately. */
 void link_refuse(struct link *l);
 /* Ends an inference request with an error. */
 void link_answer(struct link *l, uint64_t id, enum pd_err err, const char *text);
 /* One frame from polyd; false ends the connection. */
 bool link_take_frame(struct link *l, const struct wire_header *h, const uint8_t *p);
 
-/* Part of the answer to what link_tuned_recall asked. */
+/* Part of the answer to link_tuned_recall. */
 void link_take_tuned(struct link *l, const uint8_t *p, size_t len);
-/* Moves the question and new records into the connection's buffer. */
+/* Moves the request and new records into the connection's buffer. */
 void link_fill_tuned(struct link *l, struct pd_buf *out);
 
 /* The thread: connects, converses, reconnects. Takes the mutex itself. */

@@ -1,4 +1,5 @@
-/* What the files of the serve role share: a request, the role, and what differs between forms of serving. */
+/* Shared by the files of the serve role: a request, the role, and the functions that differ between serving
+ * forms. */
 #pragma once
 
 #include "daemon/worker/process/role_serve.h"
@@ -29,20 +30,19 @@ struct item {
 
 struct role;
 
-/* How the requests for one form of serving are read and answered. */
+/* Functions that parse and answer the requests of one serving form. */
 struct role_kind {
     const struct serve_kind *form;
     const char *request; /* their kind on the wire */
-    const char *refusal; /* of other requests, for people: "model NAME is a ..." */
+    const char *refusal; /* error sentence for other requests: "model NAME is a ..." */
     enum pd_err (*read)(struct role *r, struct item *it, struct pd_why *why);
-    /* To those that wait; PD_ERR_BUSY: there are too many. */
+    /* Adds it to the queue; PD_ERR_BUSY: the queue is full. */
     enum pd_err (*push)(struct role *r, struct item *it);
-    /* How long the oldest request still waits for company: 0 = there is something to run now. NULL: none
-     * does. */
+    /* How long the oldest request may still wait to form a batch: 0 = run now. NULL: requests do not wait. */
     int64_t (*company_us)(struct role *r);
     /* One round. */
     void (*run)(struct role *r);
-    /* Of those whose requests are samples in batches: answers with the scores from row `first` on. */
+    /* For forms with samples in batches: answers with the scores from row `first` on. */
     void (*reply)(struct role *r, struct item *it, const struct serve_scores *scores, int64_t first,
                   int64_t batch);
 };
@@ -55,9 +55,9 @@ struct role {
     struct serve *model;
     const struct serve_info *info;
     struct serve_queue *queue;
-    struct item *running; /* completions with a stream, in order of arrival */
+    struct item *running; /* active completions, in order of arrival */
     uint32_t running_count;
-    struct item *large; /* infer: more images than a batch; each gets a slice in turn */
+    struct item *large; /* infer: requests larger than a batch; each gets a slice in turn */
     uint32_t large_count;
     uint64_t large_images; /* of all of them */
     struct serve_samples *batch_samples;
@@ -72,7 +72,7 @@ void role_samples_run(struct role *r);
 void role_item_fail(struct role *r, struct item *it, enum pd_err err, const char *text);
 /* Frees the item, and the request, which has been answered. */
 void role_item_free(struct role *r, struct item *it);
-/* Why an answer is not wanted any more: the client left, or the deadline passed. PD_OK: it is. */
+/* Why a request is cancelled: the client disconnected, or the deadline passed. PD_OK: it is not. */
 PD_NODISCARD enum pd_err role_unwanted(const struct role *r, const struct item *it, struct pd_why *why);
 /* A tensor of an answer; data is borrowed. columns < 0: it has one dimension. */
 struct wire_tensor role_tensor(const char *name, const char *dtype, const void *data, size_t bytes,

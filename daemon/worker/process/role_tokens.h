@@ -6,9 +6,9 @@
 #include "daemon/worker/serve/serve.h"
 #include "daemon/wire/serve_host.h"
 
-#define ROLE_TOKENS_TEXT_MAX ((size_t)8 << 20) /* bytes of text that tokens may make */
+#define ROLE_TOKENS_TEXT_MAX ((size_t)8 << 20) /* maximum bytes of text for a list of tokens */
 
 bool role_tokens_is(const struct serve_request *req);
-/* Answers at once, with one part. The request stays the caller's. */
+/* Answers immediately, with one part. The caller still owns the request. */
 void role_tokens_answer(const struct serve_host *host, const struct serve *model,
                         const struct serve_request *req);

@@ -1,4 +1,4 @@
-/* daemon/worker/serve/internal.h: what the files of this module share. */
+/* daemon/worker/serve/internal.h: shared by the sources of this module. */
 #pragma once
 
 #include "daemon/worker/data/image.h"
@@ -10,21 +10,22 @@
 #include "kernels/graph/graph.h"
 
 #define SERVE_BUCKETS_MAX 12
-#define SERVE_SCORE 64        /* tokens of a given text that are scored by one run: so many rows of logits */
-#define SERVE_DECODE_BATCH 16 /* most sequences in one decoding graph: what the products of few rows take */
+#define SERVE_SCORE 64 /* maximum tokens of a given text scored by one run, i.e. rows of logits */
+#define SERVE_DECODE_BATCH                                                                                   \
+    16 /* maximum sequences in one decoding graph, the limit of the small matrix products */
 
 /* One planned graph: a classifier's batch size, or how many tokens one call of a language model reads. */
 struct serve_bucket {
     int32_t size;
     int32_t batch; /* language: sequences side by side */
-    bool every;    /* language: gives the logits of every token, to score a text */
+    bool every;    /* language: outputs the logits of every token, for scoring a text */
     int32_t picks; /* language: rows of logits */
     struct pk_graph *graph;
     struct pk_exec *exec;
     int32_t bound_slot; /* language: the first slot whose cache its states are bound to; -1 = none */
 };
 
-/* One stream's place in the caches. */
+/* A stream's slot in the caches. */
 struct serve_slot {
     bool open;
     struct serve_stream *owner; /* NULL: warm-up */
@@ -66,19 +67,19 @@ struct serve {
     /* classifiers */
     char *label_text; /* owned: the names of the classes, each ended by NUL */
     const char **labels;
-    struct data_eval_fit fit;         /* images: how a picture becomes what the network reads */
+    struct data_eval_fit fit;         /* images: preprocessing */
     struct data_tokenizer *tokenizer; /* of tokens */
     /* language */
     int32_t heads, cache_length;
     enum serve_memory_kind memory_kind;
-    bool state;        /* a state of constant size instead of keys and values */
+    bool state;        /* a constant-size state instead of keys and values */
     int32_t slabs;     /* two a layer, or one */
     size_t slot_bytes; /* keys (or values, or the state) of one layer of one stream */
     void *slab;        /* back-end memory: the caches of `slots` streams */
     int32_t slots;
     struct serve_slot slot[SERVE_STREAMS_MAX + SERVE_DECODE_BATCH];
     struct serve_rows rows;
-    char *copy;                   /* host memory: caches on the move */
+    char *copy;                   /* host memory: caches being moved */
     int64_t columns;              /* of the logits: the vocabulary, padding included */
     struct serve_stream *streams; /* open ones, linked */
     uint32_t stream_count;
@@ -88,21 +89,21 @@ struct serve {
 PD_NODISCARD enum pd_err serve_alloc(struct serve *s, size_t bytes, size_t *total, void **ret,
                                      struct pd_why *why);
 
-/* Does what is known so far fit memory_max? `caches`: of all streams open at once. */
+/* Checks the memory known so far against memory_max. `caches`: of all streams together. */
 PD_NODISCARD enum pd_err serve_fits(struct serve *s, size_t caches, struct pd_why *why);
 
 /* Plans one bucket of `graph` (taken over, also on failure) and binds parameters. */
 PD_NODISCARD enum pd_err serve_bucket_add(struct serve *s, struct pk_graph *graph, int32_t size,
                                           struct pd_why *why);
 
-/* What differs between forms of serving; each stands in the file of its name. */
+/* Functions that differ between serving forms, one file each. */
 struct serve_kind {
     const char *name; /* in the signature, and where a task names it */
-    bool narrow;      /* its matrices may be held in bf16 (serve_options.bf16_weights) */
-    /* Adds what the checkpoint at `path` says of the data to the network's shape. NULL: it needs nothing. */
+    bool narrow;      /* its matrices may be stored in bf16 (serve_options.bf16_weights) */
+    /* Adds properties of the data from the checkpoint at `path` to the network's shape. May be NULL. */
     enum pd_err (*shape)(const struct data_st *st, const char *path, struct model_spec *spec,
                          struct pd_why *why);
-    /* What it needs of the checkpoint besides weights; the model is there, its memory is not. */
+    /* Reads its other parts of the checkpoint; the model exists, its memory is not yet allocated. */
     enum pd_err (*read)(struct serve *s, const struct data_st *st, const char *path, struct pd_why *why);
     /* Plans its graphs, allocates their inputs, and runs each once. */
     enum pd_err (*open)(struct serve *s, struct pd_why *why);
@@ -115,7 +116,7 @@ struct serve_kind {
     enum pd_err (*send)(struct serve *s, int64_t used, int32_t size, struct pd_why *why);
 };
 
-/* ---- classify.c: what classifiers share ---- */
+/* ---- classify.c: shared by classifiers ---- */
 
 /* An input of a classifier's graphs, in back-end memory. */
 struct serve_input {
@@ -135,7 +136,7 @@ void serve_put_classes(const struct serve *s, struct pd_buf *out);
 
 /* ---- tokens.c ---- */
 
-/* The tokenizer that the checkpoint carries, bytes for want of one; the model must know its tokens. */
+/* The tokenizer that the checkpoint carries, or else bytes; its tokens must be in the model's vocabulary. */
 PD_NODISCARD enum pd_err serve_tokenizer_read(struct serve *s, const struct data_st *st, struct pd_why *why);
 
 /* ---- language.c ---- */
@@ -158,10 +159,10 @@ PD_NODISCARD enum pd_err serve_decode_group(struct serve *s, int32_t first, cons
 /* ---- stream.c ---- */
 
 void serve_stream_moved(struct serve_stream *t, int32_t slot);
-/* Where the stream's next token will stand in its cache. */
+/* Position of the stream's next token in its cache. */
 int32_t serve_stream_position(const struct serve_stream *t);
 
-/* Does this token end a text? */
+/* Whether this token ends a text. */
 bool serve_token_ends(const struct serve *s, int32_t id);
 
 /* A tensor of a signature. `sizes`: of the dimensions after the first, which is any. */

@@ -1,9 +1,9 @@
 /* daemon/worker/serve/params.h: the parameters of a request, read from one JSON object (README.md lists
  * them).
  *
- * The daemon's api wrote that object, so the reader is small: no numbers beyond double, no nesting beyond the
- * members known here. It still trusts nothing: every byte may be wrong, and an unknown, repeated or
- * out-of-range member is refused by name. */
+ * The daemon's api writes that object, so the parser is small: no numbers beyond double, no nesting beyond
+ * the known members. It still validates every byte, and refuses unknown, repeated and out-of-range members by
+ * name. */
 #pragma once
 
 #include "daemon/worker/serve/serve.h"
@@ -17,7 +17,7 @@
 struct serve_params {
     struct serve_sampling sampling; /* its stops and bias point into this object: do not copy it */
     bool stream;
-    unsigned outputs; /* SERVE_OUT_*: what an infer request wants */
+    unsigned outputs; /* SERVE_OUT_*: the requested outputs */
     char stop_bytes[SERVE_STOPS_MAX][SERVE_STOP_BYTES_MAX];
     struct serve_bias bias[SERVE_BIAS_MAX];
 };
@@ -27,7 +27,7 @@ struct serve_params {
 PD_NODISCARD enum pd_err serve_params_complete(const char *json, size_t len, struct serve_params *ret,
                                                struct pd_why *why);
 
-/* The same of a field, which has the one output u. */
+/* The same for a field, whose only output is u. */
 PD_NODISCARD enum pd_err serve_params_field(const char *json, size_t len, struct serve_params *ret,
                                             struct pd_why *why);
 /* Parameters of a request of kind "infer". */

@@ -1,8 +1,8 @@
-/* daemon/worker/serve/queue.h: requests that wait for the model: bounded, first in first out, with deadlines.
+/* daemon/worker/serve/queue.h: queue of requests for the model: bounded, first in first out, with deadlines.
  *
- * Bounded twice, by number and by cost (prompt tokens plus tokens asked for, or images), so that few huge
- * requests cannot hold what many small ones may not. A request larger than the whole cost bound is taken only
- * by an empty queue. One thread uses it. */
+ * Bounded twice, by number and by cost (prompt tokens plus tokens asked for, or images), so that few large
+ * requests count as much as many small ones. A request larger than the whole cost bound is accepted only by
+ * an empty queue. One thread uses it. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,15 +15,15 @@ struct serve_queue;
 /* At most `count_max` requests (>= 1) of together `cost_max` (0 = not bounded). On PD_OK the caller owns
  * *ret. */
 PD_NODISCARD enum pd_err serve_queue_new(uint32_t count_max, uint64_t cost_max, struct serve_queue **ret);
-/* The queue must be empty of what its owner still needs: items are borrowed pointers. Returns NULL. */
+/* Items are borrowed pointers and are not freed. Returns NULL. */
 struct serve_queue *serve_queue_free(struct serve_queue *q);
 
-/* PD_ERR_BUSY when a bound would be passed; `deadline_us` is a pd_clock_mono_us value, 0 = none. */
+/* PD_ERR_BUSY if a bound would be exceeded; `deadline_us` is a pd_clock_mono_us value, 0 = none. */
 PD_NODISCARD enum pd_err serve_queue_push(struct serve_queue *q, void *item, uint64_t cost,
                                           int64_t deadline_us);
-/* The oldest item, taken off; NULL when empty. */
+/* Removes and returns the oldest item; NULL if empty. */
 void *serve_queue_pop(struct serve_queue *q);
-/* The oldest item, left in; NULL when empty. */
+/* Returns the oldest item without removing it; NULL if empty. */
 void *serve_queue_peek(const struct serve_queue *q);
 
 /* Takes off the oldest item whose deadline is at or before `now_us`, or for which `gone(user, item)` says

@@ -11,8 +11,8 @@
 
 struct serve_pick {
     double temperature; /* 0 = argmax */
-    double top_p;       /* 0..1, of what the next two leave */
-    int32_t top_k;      /* so many likeliest tokens; 0 = all */
+    double top_p;       /* 0..1, applied after the next two */
+    int32_t top_k;      /* number of most likely tokens; 0 = all */
     double min_p;       /* 0..1: tokens with at least this share of the likeliest one's probability */
     uint64_t seed;
     uint64_t index; /* of the token in its completion */
@@ -28,8 +28,8 @@ struct serve_sampler {
 PD_NODISCARD enum pd_err serve_sampler_init(struct serve_sampler *s, int32_t count);
 void serve_sampler_done(struct serve_sampler *s);
 
-/* The token chosen from `logits` (s->count of them), -1 when none is finite or any is NaN or +Inf. -Inf is a
- * token that cannot come. Ties go to the smaller id. */
+/* The token chosen from `logits` (s->count of them), -1 when none is finite or any is NaN or +Inf. A token
+ * with -Inf is never chosen. Ties go to the smaller id. */
 int32_t serve_sample(struct serve_sampler *s, const float *logits, const struct serve_pick *pick);
 
 /* logsumexp of the logits, in double; NaN if one is NaN. */

@@ -1,9 +1,9 @@
 /* daemon/worker/serve/serve.h: a trained model, opened for inference.
  *
  * The graphs are those of training in inference form (daemon/worker/model); this module binds the weights of
- * one checkpoint to them, keeps the key-value caches, and turns logits into classes or tokens. Everything a
- * model needs is allocated when it is opened or when a stream is, and owned by it: closing returns all of it.
- * One thread drives a model; only serve_info may be asked by others. */
+ * one checkpoint to them, stores the key-value caches, and converts logits to classes or tokens. All memory
+ * of a model is allocated when the model or a stream is opened, and released when it is closed. One thread
+ * uses a model; other threads may only call serve_info. */
 #pragma once
 
 #include <stdbool.h>
@@ -26,7 +26,7 @@
 #define SERVE_PIXELS_MAX 64000000     /* rows times columns of one picture as it comes */
 #define SERVE_CHUNK 256               /* prompt tokens read by one step */
 
-/* A form of serving, which a task names (daemon/worker/task): images to classes, texts to classes, points to
+/* A serving form, named by a task (daemon/worker/task): images to classes, texts to classes, points to
  * the solution of an equation, or a text and its continuation. */
 struct serve_kind;
 extern const struct serve_kind serve_kind_classify, serve_kind_classify_text, serve_kind_field,
@@ -48,8 +48,8 @@ struct serve_options {
     const char *digest;     /* its SHA-256 in hex; NULL = only the file's own checks */
     int threads;            /* >= 1 */
     enum serve_memory_kind memory;
-    uint64_t memory_max; /* PD_ERR_LIMIT when the model may come to take more; 0 = no limit */
-    bool bf16_weights;   /* hold a language model's matrices in bf16: half the memory, faster tokens */
+    uint64_t memory_max; /* PD_ERR_LIMIT if the model may need more; 0 = no limit */
+    bool bf16_weights;   /* store a language model's matrices in bf16: half the memory, faster tokens */
     bool cuda;           /* on the GPU that the process sees: matrices, activations and caches in bf16 */
     const char *tuned;   /* folder of a back end's measured choices (model_tuned_new); NULL = none */
     const struct model_tuned_keeper *keeper; /* keeps them instead of the folder; NULL = nobody */
@@ -62,12 +62,12 @@ struct serve_info {
     const char *platform;            /* "polyd_cpu", "polyd_cuda"; static */
     int64_t channels, height, width; /* images to classes: one image */
     int64_t outputs;                 /* classes, the vocabulary, or of a field 1 */
-    double domain[2];                /* field: where x and t end; both begin at 0 */
+    double domain[2];                /* field: upper ends of x and t; both begin at 0 */
     const char *const *labels;       /* classifiers: names of the classes; NULL = it has none */
     int64_t context;                 /* of tokens: positions of the model */
-    int64_t positions;   /* language: tokens that a stream remembers, and most of a prompt; texts to
-                                        classes: tokens of a text that are read */
-    bool state;          /* language: a stream is a state of constant size */
+    /* language: context of a stream, and maximum length of a prompt; texts to classes: maximum tokens of a text */
+    int64_t positions;
+    bool state;          /* language: a stream has a constant-size state */
     size_t stream_bytes; /* language: memory of one stream */
     uint32_t batch_max, streams_max;
     uint64_t step; /* optimiser step of the checkpoint */
@@ -76,9 +76,9 @@ struct serve_info {
 struct serve_memory {
     size_t weights_bytes;
     size_t cache_bytes;  /* of the streams open now */
-    size_t arena_bytes;  /* activations and workspace of the largest bucket: they share them */
+    size_t arena_bytes;  /* activations and workspace of the largest bucket, shared by all */
     size_t inputs_bytes; /* constants included */
-    size_t most_bytes;   /* all of it when every stream is open */
+    size_t most_bytes;   /* total with all streams open */
 };
 
 struct serve;
@@ -87,7 +87,7 @@ struct serve_stream;
 /* Reads the checkpoint, checks its digest, plans and binds the graphs and runs each once (warm-up). On PD_OK
  * the caller owns *ret. PD_ERR_CORRUPT: digest or format; PD_ERR_INVALID: a tensor is missing or has
  * another shape than the job document says; PD_ERR_UNSUPPORTED: an architecture that cannot be served;
- * PD_ERR_LIMIT: memory_max does not hold it. On failure nothing is kept. */
+ * PD_ERR_LIMIT: exceeds memory_max. On failure all memory is released. */
 PD_NODISCARD enum pd_err serve_open(const struct serve_options *options, struct serve **ret,
                                     struct pd_why *why);
 
@@ -106,7 +106,7 @@ PD_NODISCARD enum pd_err serve_signature(const struct serve *s, struct pd_buf *o
 
 /* ---- classifiers ---- */
 
-/* Room for noise that was added to an image; what a client normalised itself lies beyond. */
+/* Tolerance for noise added to an image; values normalised by a client lie beyond it. */
 #define SERVE_PIXEL_LOW (-0.5f)
 #define SERVE_PIXEL_HIGH 1.5f
 
@@ -116,22 +116,22 @@ struct serve_samples {
     const void *data;
     bool bytes; /* images: true: UINT8, 0..255. false: FP32 on the scale 0..1, what bytes / 255 gives */
     int64_t count;
-    int64_t first; /* number of the first in what the client sent, for errors */
+    int64_t first; /* index of the first in the client's request, for errors */
 };
 
-/* Does this model take JPEG and PNG? */
+/* Whether this model accepts JPEG and PNG. */
 bool serve_pictures(const struct serve *s);
 /* A JPEG or PNG, or its base64 text, as one image of bytes: decoded, fitted as validation fits pictures, (C,
- * H, W) in `to`. PD_ERR_INVALID: damaged, or no picture; PD_ERR_LIMIT: more than SERVE_PIXELS_MAX pixels. Any
- * thread may call. */
+ * H, W) in `to`. PD_ERR_INVALID: damaged, or not an image; PD_ERR_LIMIT: more than SERVE_PIXELS_MAX pixels.
+ * Any thread may call. */
 PD_NODISCARD enum pd_err serve_picture_read(const struct serve *s, const void *bytes, size_t len, uint8_t *to,
                                             struct pd_why *why);
 
-/* Numbers of one text, and the text as them: how many of its tokens are read (all, or the first `positions`
- * of struct serve_info), then these, then zeros. PD_ERR_INVALID: a character that the tokenizer does not
- * know. Any thread may call. */
+/* Size of an encoded text, and the encoding: the number of tokens (all, or the first `positions` of struct
+ * serve_info), the tokens, then zeros. PD_ERR_INVALID: a character outside the tokenizer's vocabulary. Any
+ * thread may call. */
 size_t serve_text_ints(const struct serve *s);
-/* Most texts of one request: SERVE_TEXTS_MAX, fewer where a text has very many tokens. */
+/* Maximum number of texts in one request: SERVE_TEXTS_MAX, fewer for very long texts. */
 int64_t serve_texts_max(const struct serve *s);
 PD_NODISCARD enum pd_err serve_text_read(const struct serve *s, const void *text, size_t len, int32_t *to,
                                          struct pd_why *why);
@@ -172,8 +172,9 @@ struct serve_bias {
 struct serve_sampling {
     int32_t max_tokens; /* 0..SERVE_TOKENS_MAX; 0 only with echo */
     double temperature; /* 0 = the most likely token, always; else 0 < t <= 2 */
-    double top_p;  /* 0..1: the fewest tokens whose probabilities reach it; the likeliest always counts */
-    int32_t top_k; /* 1..SERVE_TOP_K_MAX: only so many likeliest tokens, ties to the smaller id; 0 = all */
+    /* 0..1: the smallest set of tokens whose probabilities reach it; includes the most likely one */
+    double top_p;
+    int32_t top_k; /* 1..SERVE_TOP_K_MAX: number of most likely tokens, ties to the smaller id; 0 = all */
     double min_p;  /* 0..1: only tokens with at least this share of the likeliest one's probability */
     double presence_penalty, frequency_penalty; /* -2..2, by the tokens generated so far */
     /* 0.1..10: the logit z of each token of prompt and text so far becomes z/r if z > 0, else z r; 1 = none
@@ -202,7 +203,7 @@ PD_NODISCARD enum pd_err serve_sampling_check(const struct serve_sampling *p, in
 
 enum serve_finish {
     SERVE_FINISH_NONE,   /* goes on */
-    SERVE_FINISH_STOP,   /* a stop string came, or the token that ends a text; neither is part of the text */
+    SERVE_FINISH_STOP,   /* a stop string, or the token that ends a text; neither is part of the text */
     SERVE_FINISH_LENGTH, /* max_tokens */
 };
 
@@ -220,8 +221,8 @@ struct serve_token {
     } top[SERVE_TOP_MAX];
 };
 
-/* What one step released. May hold nothing: a prompt is read in chunks, and bytes that may be the beginning
- * of a stop string are held back until it is known that they are not. */
+/* Output of one step. May be empty: a prompt is read in chunks, and bytes that may begin a stop string are
+ * retained until it is certain that they do not. */
 struct serve_piece {
     const struct serve_token *tokens;
     size_t count;
@@ -231,14 +232,14 @@ struct serve_piece {
 };
 
 /* Takes a stream slot for one completion. Token ids as the model's tokenizer makes them (serve_tokenize). An
- * empty prompt is taken as the token that begins a text (end of text, else a newline). PD_ERR_LIMIT: the
+ * empty prompt is replaced by the token that begins a text (end of text, else a newline). PD_ERR_LIMIT: the
  * prompt is longer than the context; PD_ERR_INVALID: a sampling value or a token out of range, named in
  * `why`; PD_ERR_BUSY: all slots taken. On PD_OK the caller owns *ret. */
 PD_NODISCARD enum pd_err serve_stream_open(struct serve *s, const int32_t *prompt, size_t count,
                                            const struct serve_sampling *sampling, struct serve_stream **ret,
                                            struct pd_why *why);
 
-/* One stream's part in a round. */
+/* A stream's part in a round. */
 struct serve_turn {
     struct serve_stream *stream;
     struct serve_piece piece; /* set by serve_turns; borrowed until the stream's next turn or close */
@@ -247,14 +248,15 @@ struct serve_turn {
     struct pd_why why;
 };
 
-/* One round of the streams (each at most once): those that need one more token read for their next take one
- * step of the model together; of the others, the first reads up to SERVE_CHUNK tokens of its prompt, and the
- * rest wait for another round (their pieces are empty). So a long prompt delays everybody by one chunk at
- * most. */
+/* One round of the streams (each at most once): those that need one token read for their next one share a
+ * step of the model; of the others, the first reads up to SERVE_CHUNK tokens of its prompt, and the rest wait
+ * for another round (with empty pieces). A long prompt therefore delays other streams by at most one chunk.
+ */
 void serve_turns(struct serve *s, struct serve_turn *turns, size_t count);
 
-/* A round of one. Reads up to SERVE_CHUNK prompt tokens, or makes one token. The piece is borrowed until the
- * next step or close. After a finish the stream only waits to be closed (a further step is PD_ERR_CONFLICT).
+/* A round of one stream. Reads up to SERVE_CHUNK prompt tokens, or generates one token. The piece is borrowed
+ * until the next step or close. After a finish the stream can only be closed (a further step is
+ * PD_ERR_CONFLICT).
  *
  * A stream's tokens depend on its prompt, sampling and seed alone, never on which others run beside it: a
  * batch gives each of its rows the bits that the row alone would have had. When the context is full, the last
@@ -263,10 +265,10 @@ void serve_turns(struct serve *s, struct serve_turn *turns, size_t count);
 PD_NODISCARD enum pd_err serve_stream_step(struct serve_stream *t, struct serve_piece *ret,
                                            struct pd_why *why);
 
-/* Gives the slot and its cache back. NULL is fine. Always returns NULL. */
+/* Releases the slot and its cache. NULL is fine. Always returns NULL. */
 struct serve_stream *serve_stream_close(struct serve_stream *t);
 
-/* Tokens of the prompt; tokens made so far, released or not. */
+/* Number of prompt tokens; number of generated tokens, released or not. */
 size_t serve_stream_prompt_tokens(const struct serve_stream *t);
 size_t serve_stream_completion_tokens(const struct serve_stream *t);
 

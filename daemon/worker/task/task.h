@@ -1,8 +1,8 @@
-/* daemon/worker/task/task.h: what a network is trained for: which inputs it reads, the loss behind it, what
- * an evaluation measures, and how it is served. One file of this folder and one word of tasks.h each.
+/* daemon/worker/task/task.h: tasks: the inputs of a network, its loss, the metrics of an evaluation, and the
+ * serving form. One file in this folder and one name in tasks.h each.
  *
- * Constant tables of functions: nothing here has state or threads. By which number checkpoints rank, and in
- * which direction, stands in the task's row of daemon/job/tasks.c: polyd needs it as well. */
+ * Constant tables of functions: nothing here has state or threads. The metric that ranks checkpoints, and its
+ * direction, are in the task's row of daemon/job/tasks.c, because polyd needs them too. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,13 +18,13 @@
 #define TASK_MAPS_MAX 3
 #define TASK_RANGES_MAX 32 /* of positions in the context */
 
-/* Reads numbers of the evaluation graph's last run, as double. */
+/* Reads outputs of the evaluation graph's last run as double. */
 struct task_outputs {
     void *user;
     enum pd_err (*read)(void *user, const char *name, double *to, size_t count, struct pd_why *why);
 };
 
-/* An evaluation under way. Sums of ranks are added up before `end`. */
+/* An evaluation in progress. The sums of all ranks are added before `end`. */
 struct task_score {
     size_t count;
     double sum[MODEL_SUMS_MAX];
@@ -32,8 +32,8 @@ struct task_score {
     double range_loss[TASK_RANGES_MAX], range_count[TASK_RANGES_MAX]; /* sums over the rows of each */
 };
 
-/* A number of an evaluation: its keys for the samples that were scored (enum data_scored), of the weights and
- * of their averages; all static. */
+/* A metric of an evaluation: its keys by scored samples (enum data_scored), for the weights and the averaged
+ * weights; all static. */
 struct task_number {
     const char *key[3], *averaged[3];
     const char *eval, *eval_averaged; /* of a set of data.eval, whose name follows */
@@ -49,7 +49,7 @@ struct task_number {
         .eval = name "/eval/", .eval_averaged = name "/eval_ema/",                                           \
     }
 
-/* A number that follows from the report of a step: the mean loss, then the other sums of `loss`. */
+/* A metric computed from the report of a step: the mean loss, then the other sums of `loss`. */
 struct task_step {
     const char *key; /* static */
     double (*of)(const double *report);
@@ -68,7 +68,7 @@ struct task_map {
     const char *output;
 };
 
-/* What the rows, or the columns, of these matrices are: from the first to the last. */
+/* Meaning of the rows, or the columns, of these matrices: from the first to the last. */
 struct task_axis {
     const char *name; /* static */
     double low, high;
@@ -90,8 +90,8 @@ struct task {
     struct task_step steps[TASK_STEPS_MAX + 1];     /* beside loss/train; the last has no key */
     int64_t (*units)(const struct data_info *info); /* of throughput, in one sample */
 
-    /* The evaluator: once per batch `add`; `end` gives a value for each of `numbers`, of which the first is
-     * the loss and the second what people read. */
+    /* The evaluator: `add` once per batch; `end` returns a value for each of `numbers`, the first of which is
+     * the loss and the second the displayed metric. */
     void (*begin)(struct task_score *score, int32_t context);
     enum pd_err (*add)(struct task_score *score, const struct task_outputs *from, struct pd_why *why);
     void (*end)(const struct task_score *score, double ret[TASK_NUMBERS_MAX]);
@@ -114,7 +114,7 @@ TASKS(TASK_EXTERN) /* task_classify, task_language, ... */
 
 /* NULL: there is none of that name. */
 const struct task *task_find(const char *name);
-/* The task that a network of this shape was trained for; NULL: none of this build. */
+/* The task that a network of this shape was trained for; NULL: not in this build. */
 const struct task *task_of(const struct model_spec *spec);
 /* Which of `numbers` has this key of the validation samples; PD_ERR_INTERNAL where none has. */
 PD_NODISCARD enum pd_err task_number(const struct task *t, const char *key, size_t *ret, struct pd_why *why);

@@ -1,16 +1,16 @@
-/* daemon/worker/train/batches.h: private to this module: the batches of training, one after the other, on
- * their way to the inputs of a step.
+/* daemon/worker/train/batches.h: private to this module: feeds the batches of training, one after the other,
+ * to the inputs of a step.
  *
- * A loader prepares them. Where the back end's memory is not the host's they travel through two slots in
- * turn, the next one while a step runs. Belongs to the trainer. */
+ * A loader prepares them. If the back end's memory is not the host's, batches are transferred through two
+ * alternating slots, the next one while a step runs. Used by the trainer only. */
 #pragma once
 
 #include "daemon/worker/train/session.h"
 
 struct batches;
 
-/* Begins with the batch of step `first`. `reader`: what reads a part of each, borrowed during the call. On
- * PD_OK the caller owns *ret, which borrows `s`. */
+/* Begins with the batch of step `first`. `reader`: the executable that reads a part of each, borrowed during
+ * the call. On PD_OK the caller owns *ret, which borrows `s`. */
 PD_NODISCARD enum pd_err batches_open(const struct session *s, const struct executable *reader, int64_t first,
                                       struct batches **ret, struct pd_why *why);
 /* While the back end is open. NULL is fine; returns NULL. */

@@ -1,9 +1,10 @@
-/* daemon/worker/train/checkpoint.h: one file that holds a run at a step boundary.
+/* daemon/worker/train/checkpoint.h: a file with the state of a run at a step boundary.
  *
  * A safetensors file: the parameters under their names, the optimiser's states as `optim.m.<name>` and
  * `optim.v.<name>`, everything else (step, counts, best value, the network's shape) as metadata. The metadata
- * `polyd.sha256` is the digest of the whole file with its own 64 digits read as zeros, so a file proves
- * itself. Order of samples and random choices are functions of seed and step: the step is the cursor. */
+ * `polyd.sha256` is the digest of the whole file with its own 64 digits read as zeros, so a file can be
+ * verified by itself. The order of samples and random numbers are functions of seed and step, so the step is
+ * the only position stored. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,18 +15,19 @@
 
 /* What is saved beside tensors. */
 struct train_state {
-    int64_t step;           /* finished steps */
-    int64_t applied;        /* of those, how many changed the parameters: t of the bias corrections */
-    int64_t applied_before; /* by the run whose optimiser this one goes on with (train.start.optimizer) */
-    int64_t nonfinite;      /* the others */
-    int64_t consecutive;    /* skipped ones at the end */
-    bool eval_due;          /* the evaluation of this step was still to be made */
+    int64_t step;    /* finished steps */
+    int64_t applied; /* of those, how many changed the parameters: t of the bias corrections */
+    int64_t
+        applied_before;  /* steps of the run whose optimiser state this one loaded (train.start.optimizer) */
+    int64_t nonfinite;   /* the others */
+    int64_t consecutive; /* skipped ones at the end */
+    bool eval_due;       /* the evaluation of this step was still to be made */
     double loss_train, loss_val, metric_val; /* last known; NaN if none */
     double best_value;
     int64_t best_step;   /* -1 = none */
     double stop_best;    /* the value that early stopping counts from; NaN = none */
-    int64_t stop_waited; /* evaluations in a row without a better one */
-    double score;        /* value of the best metric measured at this very step; NaN if none */
+    int64_t stop_waited; /* consecutive evaluations without improvement */
+    double score;        /* value of the ranking metric measured at this step; NaN if none */
 };
 
 /* A tensor to save: its bytes stand in st.data, or `get` copies them to host memory. */

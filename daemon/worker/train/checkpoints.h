@@ -1,8 +1,8 @@
-/* daemon/worker/train/checkpoints.h: private to this module: the checkpoints of a run: when one is due, what
- * it goes on from, and that ranks agree on them.
+/* daemon/worker/train/checkpoints.h: private to this module: the checkpoints of a run: when one is due, which
+ * one to resume from, and agreement between ranks.
  *
- * contents.h is what a checkpoint holds, retention.h which files are kept. Knows the trainer, whose tensors
- * it saves and sets. Belongs to the training thread. */
+ * contents.h defines the contents, retention.h the retained files. Saves and sets the tensors of the trainer.
+ * Training thread only. */
 #pragma once
 
 #include "daemon/worker/train/trainer.h"
@@ -29,17 +29,18 @@ bool checkpoints_planned(const struct checkpoints *c, int64_t step);
 PD_NODISCARD enum pd_err checkpoints_due(struct checkpoints *c, int64_t step, bool *ret, struct pd_why *why);
 /* The step of the newest that was written or gone on from; -1: none that holds all of its step. */
 int64_t checkpoints_saved(const struct checkpoints *c);
-/* The newest one lacks what its step has come to since. */
+/* Marks the newest checkpoint as incomplete: its step has new state. */
 void checkpoints_outdate(struct checkpoints *c);
-/* Sends the reports, writes a checkpoint and removes those beyond train.keep, except one more. */
+/* Sends the reports, writes a checkpoint and removes those beyond train.keep, except one. */
 PD_NODISCARD enum pd_err checkpoints_save(struct checkpoints *c, const struct train_state *state,
                                           struct pd_why *why);
-/* The same, but a file that cannot be written is reported and does not end the run: it is tried again when
- * the next is due. Fails where the ranks cannot agree. */
+/* The same, but a file that cannot be written is reported and does not end the run: the next due checkpoint
+ * retries. Fails if the ranks cannot agree. */
 PD_NODISCARD enum pd_err checkpoints_try_save(struct checkpoints *c, const struct train_state *state,
                                               struct pd_why *why);
-/* Sets parameters and averages, on all ranks, to those of the best checkpoint that is kept, whose step is *ret_step; without
- * one, or if it is that of the newest step, they stay as they are. Nothing is to be trained after this. */
+/* Sets parameters and averages, on all ranks, to those of the best retained checkpoint, whose step is
+ * *ret_step; without one, or if it is that of the newest step, they are not changed. No training may follow.
+ */
 PD_NODISCARD enum pd_err checkpoints_select(struct checkpoints *c, int64_t best_step, int64_t *ret_step,
                                             struct pd_why *why);
 /* The run is done: removes those beyond train.keep. */

@@ -1,7 +1,6 @@
-/* daemon/worker/train/evaluator.h: private to this module: what is measured of the samples that are scored,
- * and what follows from it: which step was best, and whether training is to end early.
+/* daemon/worker/train/evaluator.h: private to this module: evaluations, the best step, and early stopping.
  *
- * Reads parameters and averages that another part owns. Belongs to the training thread. */
+ * Reads parameters and averages that another part owns. Training thread only. */
 #pragma once
 
 #include "daemon/worker/train/checkpoint.h"
@@ -11,7 +10,7 @@ enum { EVALUATOR_LOSS, EVALUATOR_SHOWN }; /* of a task's numbers: what a run's s
 
 struct evaluator;
 
-/* What a pass over samples found, as the task says: its numbers, and one for each range of positions. */
+/* Results of an evaluation: the task's metrics, and one value for each range of positions. */
 struct evaluator_numbers {
     double number[TASK_NUMBERS_MAX], at[TASK_RANGES_MAX];
 };
@@ -26,7 +25,7 @@ struct evaluator *evaluator_close(struct evaluator *e);
 void evaluator_watch(struct evaluator *e, void (*scored)(void *user), void *user);
 
 /* The numbers over the samples of a part of `set`, the run's own or one of data.eval, with the parameters as they are.
- * *ret_stop: what was asked for meanwhile; not NONE: *ret is not written. */
+ * *ret_stop: a stop requested in the meantime; if not NONE, *ret is not written. */
 PD_NODISCARD enum pd_err evaluator_score(struct evaluator *e, const struct data_set *set,
                                          enum data_split part, struct evaluator_numbers *ret,
                                          enum train_stop *ret_stop, struct pd_why *why);
@@ -38,18 +37,18 @@ PD_NODISCARD enum pd_err evaluator_push(const struct evaluator *e, const struct 
 /* Sets and reads the evaluator's share of a run's state: all that is not the trainer's. */
 void evaluator_set_state(struct evaluator *e, const struct train_state *from);
 void evaluator_get_state(const struct evaluator *e, struct train_state *to);
-/* A step was made: no score is known of the parameters as they are now. */
+/* Call after a step: the current parameters have no score. */
 void evaluator_forget(struct evaluator *e);
 /* The evaluation that is due after step `step`, and once more with the averages where there are any.
  * *ret_stop not NONE: nothing was recorded, and the evaluation is still due. */
 PD_NODISCARD enum pd_err evaluator_run(struct evaluator *e, int64_t step, enum train_stop *ret_stop,
                                        struct pd_why *why);
-/* Scores the test part (set NULL) or a set of data.eval with the parameters and averages as they are, and reports it as of
- * `step`; recorded as evaluator_run. The best step does not follow from it. */
+/* Scores the test part (set NULL) or a set of data.eval with the parameters and averages as they are, and
+ * reports it for `step`; recorded as in evaluator_run. It does not affect the best step. */
 PD_NODISCARD enum pd_err evaluator_test(struct evaluator *e, const struct train_eval *set, int64_t step,
                                         enum train_stop *ret_stop, struct pd_why *why);
-/* One has begun and was not finished. */
+/* Whether one was begun and not finished. */
 bool evaluator_due(const struct evaluator *e);
 int64_t evaluator_best_step(const struct evaluator *e); /* -1: none */
-/* Whether as many evaluations in a row as train.stop.patience brought nothing better; reports it. */
+/* Whether train.stop.patience consecutive evaluations brought no improvement; reports it. */
 bool evaluator_ends_early(struct evaluator *e, int64_t step);

@@ -1,7 +1,7 @@
-/* daemon/worker/train/exchange.h: private to this module: how ranks hand each other tensors of a run: a list
- * that is the same on every rank, except for where the bytes lie (memory NULL: another rank keeps them).
+/* daemon/worker/train/exchange.h: private to this module: exchange of tensors between ranks. The list is the
+ * same on every rank, except for the memory (NULL: stored by another rank).
  *
- * Every rank calls the same functions in the same order. Nothing is done where there is one rank. */
+ * Every rank calls the same functions in the same order. With one rank the functions have no effect. */
 #pragma once
 
 #include "daemon/worker/train/checkpoint.h"
@@ -11,7 +11,7 @@
  * checkpoint, or zero where that is NULL. A tensor whose bytes stand in st.data is everywhere already. */
 PD_NODISCARD enum pd_err exchange_share(const struct session *s, const struct train_tensor *tensors,
                                         size_t count, const struct data_st *loaded, struct pd_why *why);
-/* Whether every rank has these of rank 0, to the bit; PD_ERR_CORRUPT where not. Each rank keeps all of them.
+/* Checks that all ranks are bitwise equal to rank 0; PD_ERR_CORRUPT otherwise. Each rank keeps all of them.
  */
 PD_NODISCARD enum pd_err exchange_compare(const struct session *s, const struct train_tensor *tensors,
                                           size_t count, struct pd_why *why);

@@ -1,5 +1,5 @@
 /* daemon/worker/train/executable.h: private to this module: a planned graph with the memory of its inputs and
- * states, and the numbers that go in and come out.
+ * states, and access to inputs and outputs.
  *
  * Every part of a run owns the executables that it runs; others may borrow one to look up its leaves. Belongs
  * to the training thread. */
@@ -44,7 +44,7 @@ bool executable_find(const struct executable *e, const char *name, struct pk_lea
 /* The memory of an input or state; NULL if there is none of that name. */
 void *executable_memory(const struct executable *e, const char *name);
 
-/* ---- inputs: one that the graph does not have is no error ---- */
+/* ---- inputs: setting one that the graph does not have is not an error ---- */
 
 /* Part `part` of a batch, as large as the inputs are; f32 is widened where the graph computes in f64. */
 PD_NODISCARD enum pd_err executable_feed_batch(struct executable *e, const struct data_batch *b, int64_t part,

@@ -6,9 +6,10 @@
 
 #include "daemon/worker/train/session.h"
 
-#define FIELDS_MOST 24 /* steps of a run that leave matrices, the last one included */
+#define FIELDS_MOST 24 /* maximum number of stored steps, the last one included */
 
-/* Whether the evaluation of this step leaves some: that of the last step, and so many others, evenly. Step -1: no. */
+/* Whether the evaluation of this step stores matrices: the last step and evenly spaced others. Step -1: no.
+ */
 bool fields_due(const struct session *s, int64_t step);
-/* Hands over those of the graph's last run. */
+/* Reports those of the graph's last run. */
 PD_NODISCARD enum pd_err fields_send(const struct session *s, struct executable *from, struct pd_why *why);

@@ -2,7 +2,7 @@
  * attention and feed-forward, by layer and over all layers (train.h: struct train_blob; tails.h).
  *
  * The gradient is that of the training loss over one whole batch, the one that the next step trains on, without
- * dropout. Rank 0 alone takes it, of the whole batch in parts. Belongs to the training thread. */
+ * dropout. Only rank 0 computes it, over the whole batch in parts. Training thread only. */
 #pragma once
 
 #include "daemon/worker/train/session.h"

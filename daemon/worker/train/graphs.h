@@ -1,5 +1,5 @@
-/* daemon/worker/train/graphs.h: private to this module: the graphs that a run plans, in one list. Opening a
- * run, the forecast of its bytes and the roofline of its step all take them from here. */
+/* daemon/worker/train/graphs.h: private to this module: the list of the graphs of a run, used for opening a
+ * run, for the forecast of its memory and for the roofline of its step. */
 #pragma once
 
 #include "daemon/worker/train/setup.h"

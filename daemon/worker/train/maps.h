@@ -1,7 +1,7 @@
 /* daemon/worker/train/maps.h: private to this module: attention matrices of chosen layers and heads over the
  * probe batch, as blobs, with their entropy and effective rank (train.h: struct train_blob).
  *
- * Rank 0 alone makes them. Belongs to the training thread. */
+ * Only rank 0 computes them. Training thread only. */
 #pragma once
 
 #include "daemon/worker/train/session.h"
@@ -14,7 +14,7 @@ PD_NODISCARD enum pd_err maps_open(const struct session *s, struct model_store *
                                    struct pd_why *why);
 /* NULL is fine; returns NULL. */
 struct maps *maps_close(struct maps *m);
-/* Hands over the matrices of the parameters as they are, and adds their numbers as points. */
+/* Reports the matrices for the current parameters, and adds their statistics as points. */
 PD_NODISCARD enum pd_err maps_run(struct maps *m, struct pd_why *why);
 /* displacement.c: mean of a matrix (n, n) over the pairs of query and key with the same displacement, that of
  * the key less that of the query. Pictures: rows and columns of patches behind `lead` other tokens,

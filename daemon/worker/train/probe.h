@@ -1,7 +1,7 @@
-/* daemon/worker/train/probe.h: private to this module: statistics of the attention modules over one batch,
- * which is always the same, and their scales.
+/* daemon/worker/train/probe.h: private to this module: statistics of the attention modules over a fixed
+ * batch, and their scales.
  *
- * Rank 0 alone takes them. Belongs to the training thread. */
+ * Only rank 0 computes them. Training thread only. */
 #pragma once
 
 #include "daemon/worker/train/session.h"

@@ -1,7 +1,7 @@
-/* daemon/worker/train/reporter.h: private to this module: what a run reports while it runs: events, lines of
- * the log, points, and means over the steps since the last report.
+/* daemon/worker/train/reporter.h: private to this module: reports of a run: events, log lines, points, and
+ * means over the steps since the last report.
  *
- * Knows the host's callbacks and none of the other parts of a run. Belongs to the training thread. */
+ * Depends only on the host's callbacks. Training thread only. */
 #pragma once
 
 #include "daemon/worker/train/train.h"
@@ -12,7 +12,7 @@ struct reporter;
 /* `host` is borrowed until reporter_free. On PD_OK the caller owns *ret. */
 PD_NODISCARD enum pd_err reporter_new(const struct train_host *host, struct reporter **ret,
                                       struct pd_why *why);
-/* What has not been sent is lost. NULL is fine; returns NULL. */
+/* Unsent reports are lost. NULL is fine; returns NULL. */
 struct reporter *reporter_free(struct reporter *r);
 
 /* An event for the host; fields are "key=value" pairs. */
@@ -37,7 +37,7 @@ void reporter_log_points(struct reporter *r);
 
 /* Digests of the data that the run is computed from, and of the program. */
 void reporter_inputs(struct reporter *r, const struct data_set *set);
-/* Names, once, what the data hold that is not read. */
+/* Reports, once, parts of the data that are not used. */
 void reporter_warnings(struct reporter *r, const struct data_set *set);
 /* Reports pictures that could not be decoded since the last time. */
 void reporter_bad(struct reporter *r, const struct data_set *set);
@@ -62,5 +62,5 @@ void reporter_busy(struct reporter *r, int64_t us);
 void reporter_step(struct reporter *r, int64_t us, double loss);
 /* Hands the means, all points and the progress to the host. */
 void reporter_flush(struct reporter *r);
-/* The same if it is time to, or points are many. */
+/* The same if the interval has passed, or if there are many points. */
 void reporter_flush_due(struct reporter *r);

@@ -14,8 +14,8 @@ enum train_curve {
     TRAIN_CURVE_CONSTANT,
     TRAIN_CURVE_ONE_CYCLE
 };
-/* How warm-up counts: timm starts at warmup_lr with t = 0; nanoGPT at lr / (warm + 1), so that no step is
- * spent at rate 0; before December 2024 nanoGPT started at 0. */
+/* Form of the warm-up: timm starts at warmup_lr with t = 0; nanoGPT at lr / (warm + 1), so that no step has
+ * rate 0; before December 2024 nanoGPT started at 0. */
 enum train_warm { TRAIN_WARM_TIMM, TRAIN_WARM_NANOGPT, TRAIN_WARM_NANOGPT_OLD };
 
 struct train_schedule {
@@ -23,8 +23,8 @@ struct train_schedule {
     enum train_warm warm_form;
     double lr, warmup_lr, min_lr;
     double warm, total;        /* in steps, or in epochs with steps_per_unit > 1 */
-    bool shifted;              /* the decay's clock starts after the warm-up: (t-w)/(T-w); else t/T */
-    int64_t steps_per_unit;    /* 1: the clock is the step; else it is the epoch, constant within one */
+    bool shifted;              /* the decay counts from the end of the warm-up: (t-w)/(T-w); else t/T */
+    int64_t steps_per_unit;    /* 1: the rate depends on the step; else on the epoch, constant within one */
     const int64_t *milestones; /* TRAIN_CURVE_STEP: steps; borrowed */
     size_t milestone_count;
     double factor;

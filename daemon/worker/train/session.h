@@ -1,6 +1,5 @@
-/* daemon/worker/train/session.h: private to this module: what all parts of a run, or of an evaluation by
- * itself, borrow and none of them changes: the document and what follows from it, the back end, the other
- * ranks, the host.
+/* daemon/worker/train/session.h: private to this module: the constant state shared by all parts of a run or
+ * evaluation: document and derived settings, back end, other ranks, host.
  *
  * Belongs to the training thread. */
 #pragma once
@@ -43,12 +42,12 @@ bool session_cpu_bf16(const struct session *s);
 /* Both open the data, make the model, open the back end with its measured choices and set its mathematics;
  * the first also measures the device and waits for the other ranks. `st`: the checkpoint that is scored,
  * borrowed during the call. The caller fills in its members, zeroes the others, and calls session_close in
- * every case. *ret_lasting: another attempt would fail alike. */
+ * every case. *ret_lasting: another attempt would fail in the same way. */
 PD_NODISCARD enum pd_err session_open(struct session *s, bool *ret_lasting, struct pd_why *why);
 PD_NODISCARD enum pd_err session_open_score(struct session *s, const struct data_st *st, bool *ret_lasting,
                                             struct pd_why *why);
-/* Unless all went well (`reason` NULL) tells the other ranks so. Before anything that waits for a device, on
- * which a sum of ranks may be stuck. */
+/* After a failure (`reason` not NULL) notifies the other ranks. Call it before waiting for the device, where
+ * a collective may be blocked. */
 void session_leave(const struct session *s, const char *reason);
 /* After all that borrows it is closed. */
 void session_close(struct session *s);
@@ -60,11 +59,12 @@ int session_threads(const struct session *s);
 PD_NODISCARD enum pd_err session_executable(const struct session *s, const struct train_graph *graph,
                                             const struct model_store *store, const struct executable *with,
                                             struct executable *e, struct pd_why *why);
-/* Feeds the batch that diagnostics are taken of: the first validation samples, always the same. */
+/* Feeds the fixed batch of the diagnostics: the first validation samples. */
 PD_NODISCARD enum pd_err session_feed_probe(const struct session *s, struct executable *e,
                                             struct pd_why *why);
 /* Whether to stop: rank 0's answer, on all. */
 PD_NODISCARD enum pd_err session_stop_asked(const struct session *s, enum train_stop *ret,
                                             struct pd_why *why);
-/* Whether `err` is that too many pictures cannot be decoded: another attempt would fail alike. */
+/* Whether `err` means that too many images cannot be decoded, so that another attempt would fail in the same
+ * way. */
 bool session_data_bad(const struct session *s, enum pd_err err);

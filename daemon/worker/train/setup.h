@@ -1,4 +1,5 @@
-/* daemon/worker/train/setup.h: private to this module: what both the plan and the run derive from the document.
+/* daemon/worker/train/setup.h: private to this module: settings that both the plan and the run derive from
+ * the document.
  */
 #pragma once
 
@@ -44,16 +45,16 @@ struct train_setup {
     const double *histogram_at; /* fractions of the run at which they are taken; of the document */
     size_t histogram_count;     /* 0: none are */
     int64_t maps_every;         /* steps from one set of attention matrices to the next; 0: none is made */
-    bool keep_activations;      /* the graphs of a step compute nothing twice (train_recompute_choose) */
+    bool keep_activations;      /* the graphs of a step recompute nothing (train_recompute_choose) */
     int rank, ranks;
     int loader_threads;
     const struct task *task;
     enum data_scored scored;
-    bool judge_averages;     /* they tell which checkpoint is best */
+    bool judge_averages;     /* they rank the checkpoints */
     const char *best_metric; /* static: "acc/val", "loss/val", or the same of the averages */
     size_t best_number;      /* which of the task's numbers that is */
     struct {
-        const char *metric; /* what tells of the end (train.stop); static or of the document */
+        const char *metric; /* metric of early stopping (train.stop); static or from the document */
         size_t number;      /* which of the task's numbers it is */
         bool averaged, maximise;
     } stop;
@@ -80,9 +81,9 @@ PD_NODISCARD enum pd_err train_score_open(const struct job_config *config, const
                                           struct data_st **ret, struct pd_why *why);
 /* The step after which distribution i of gradients is taken: its fraction of the run, rounded. */
 int64_t train_histogram_step(const struct train_setup *s, size_t i);
-/* Whether value a of the metric by which checkpoints rank is better than b; a NaN is never better. */
+/* Whether value a of the ranking metric is better than b; a NaN is never better. */
 bool train_better(const struct train_setup *s, double a, double b);
-/* The same batch in so many parts, which divide each rank's share; the digest is not made anew. */
+/* Changes the number of micro-batches, which must divide each rank's share; does not update the digest. */
 void train_setup_divide(struct train_setup *s, int64_t parts);
 void train_setup_done(struct train_setup *s);
 
@@ -99,7 +100,7 @@ PD_NODISCARD enum pd_err train_recompute_choose(struct train_setup *s, const str
                                                 const struct pk_backend_api *api, int64_t memory_bytes,
                                                 struct pd_why *why);
 
-/* Before a run or an evaluation: it failed, at no step, and nothing is known. */
+/* Initial outcome of a run or evaluation: failed, without a step or values. */
 void train_outcome_init(struct train_outcome *ret);
 
 /* The back end that the document names. PD_ERR_UNSUPPORTED and the like with a sentence where it cannot be

@@ -1,4 +1,4 @@
-/* daemon/worker/train/start.h: private to this module: the weights that training begins with (train.start). */
+/* daemon/worker/train/start.h: private to this module: loads the weights of train.start. */
 #pragma once
 
 #include "daemon/worker/train/session.h"
@@ -6,10 +6,10 @@
 struct data_st;
 struct model_store;
 
-/* Opens the file that the document names, and no other: its digest is proved. The caller owns *ret. */
+/* Opens the file that the document names and verifies its digest. The caller owns *ret. */
 PD_NODISCARD enum pd_err start_open(const struct session *s, struct data_st **ret, struct pd_why *why);
-/* Sets every parameter that the file has, but for those of train.start.reset, and reports the others and the tensors that
- * were not used. PD_ERR_INVALID: a tensor has another shape, or none is of this network. */
+/* Sets every parameter that the file has, except those in train.start.reset, and reports the others and the
+ * unused tensors. PD_ERR_INVALID: a tensor has another shape, or none is of this network. */
 PD_NODISCARD enum pd_err start_params(const struct session *s, struct model_store *store,
                                       const struct data_st *st, struct pd_why *why);
 /* Whether the file's optimiser is this run's; *ret_applied: the steps that it has made. PD_ERR_INVALID. */

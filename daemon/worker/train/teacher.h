@@ -1,4 +1,4 @@
-/* daemon/worker/train/teacher.h: private to this module: the model that a run learns from.
+/* daemon/worker/train/teacher.h: private to this module: the teacher of a run.
  *
  * Belongs to the training thread. */
 #pragma once

@@ -1,10 +1,10 @@
 /* daemon/worker/train/train.h: one training run inside a worker, from resolved document to outcome.
  *
  * train_run builds the graphs (daemon/worker/model), feeds them (daemon/worker/data), steps, evaluates,
- * measures the probe batch and keeps checkpoints. It knows no socket and no database: what it has to say goes
- * to the host's callbacks. Everything runs on the calling thread, except that a loader thread prepares the
- * next batch and the back end has its pool. What it computes depends on the document, the data and the start
- * checkpoint alone: not on time, threads or how often it was stopped and resumed. */
+ * measures the probe batch and writes checkpoints. It uses no socket and no database: reports go to the
+ * host's callbacks. Everything runs on the calling thread, except that a loader thread prepares the next
+ * batch and the back end has its pool. Its results depend only on the document, the data and the initial
+ * checkpoint, not on time, threads, or the number of stops and resumes. */
 #pragma once
 
 #include <stdbool.h>
@@ -90,8 +90,8 @@ struct train_checkpoint_info {
     uint64_t bytes;
     uint8_t sha256[32]; /* of the whole file */
     bool best;          /* the best evaluation so far was at this step */
-    const char
-        *metric; /* "acc/val" or "loss/val", or the same with _ema; the value it had at the last evaluation */
+    /* "acc/val" or "loss/val", or the same with _ema; the value it had at the last evaluation */
+    const char *metric;
     double value; /* NaN before the first evaluation */
 };
 

@@ -51,7 +51,8 @@ struct attention_call {
     bool wide[6]; /* f32 whatever the inputs are; else the dtype of the first, or of the one shared */
     int share[6];
     double tolerance, floor;
-    double yard[6]; /* > 0: what an error of output o is relative to, if that is more than its largest element */
+    double
+        yard[6]; /* > 0: what an error of output o is relative to, if that is more than its largest element */
     enum pk_math math;
 };
 void attention_call_check(const struct attention_call *c);

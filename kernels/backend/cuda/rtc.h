@@ -32,7 +32,8 @@ enum cuda_formula_part;
 /* The kernel `name` of a part for this plan (attention/formula.h), as an argument of cudaLaunchKernel, valid while b is open.
  * Compiles and loads at the first call for a plan. */
 enum pd_err cuda_rtc_formula(struct pk_backend *b, const struct pk_formula_plan *plan, const char *math,
-                             int head, enum cuda_formula_part part, const char *name, const void **ret, struct pd_why *why);
+                             int head, enum cuda_formula_part part, const char *name, const void **ret,
+                             struct pd_why *why);
 void cuda_rtc_close(struct pk_backend *b);
 
 #ifdef __cplusplus

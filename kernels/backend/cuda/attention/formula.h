@@ -19,8 +19,8 @@ enum cuda_formula_part { CUDA_FORMULA_FORWARD, CUDA_FORMULA_BACKWARD, CUDA_FORMU
 
 /* The same with these kernels, as C symbols formula_NAME: the whole source for NVRTC. math: a type of math.cuh; head:
  * channels of a block, 64 or 128. */
-void cuda_formula_source(const struct pk_formula_plan *plan, const char *math, int head, enum cuda_formula_part part,
-                         struct pd_buf *out);
+void cuda_formula_source(const struct pk_formula_plan *plan, const char *math, int head,
+                         enum cuda_formula_part part, struct pd_buf *out);
 
 #ifdef __cplusplus
 }

@@ -22,12 +22,6 @@ static bool is_collective(enum pk_op op)
     return pk_rule_of(op)->ranks;
 }
 
-/* Formulas run on the CPU alone: a job with one is refused where its device is a GPU (tests/job). */
-static bool is_formula(enum pk_op op)
-{
-    return op == PK_OP_FORMULA || op == PK_OP_FORMULA_BWD || op == PK_OP_FORMULA_STATS;
-}
-
 static void test_every_op_has_a_kernel(void **state)
 {
     int missing = 0;
@@ -35,7 +29,7 @@ static void test_every_op_has_a_kernel(void **state)
     (void)state;
     for (int op = 0; op < PK_OP_COUNT; op++) {
         if (is_kernel((enum pk_op)op) && !cuda_ops[op].run) {
-            const bool known = is_collective((enum pk_op)op) || is_formula((enum pk_op)op);
+            const bool known = is_collective((enum pk_op)op);
 
             print_message("%sno kernel for %s\n", known ? "SKIPPED: " : "", pk_op_name((enum pk_op)op));
             missing += !known;

@@ -307,7 +307,7 @@ static bool place_params(struct api_req *r, const struct pk_formula *f, struct c
             k++;
         pointer_of(pointer, sizeof pointer, "#/params/", c->param[i].name, "");
         if (k == params) {
-            refuse(r, pointer, "the formula does not name this scalar");
+            refuse(r, pointer, "the formula has no scalar of this name");
             return false;
         }
     }

@@ -481,7 +481,7 @@ static void inputs_html(struct pd_buf *b, const json_t *job)
         pd_buf_printf(b, "<dl><dt>Runs</dt><dd>%lld</dd>", COUNT(each, "runs"));
         pd_buf_str(b, "<dt>SHA-256 of the data</dt><dd>");
         report_text(b, TEXT(each, "data_digest") ? TEXT(each, "data_digest")
-                                                 : "none: polyd makes the data, by document and program");
+                                                 : "none: polyd generates the data from the document");
         if (TEXT(each, "data_digest_of"))
             pd_buf_str(b, strcmp(TEXT(each, "data_digest_of"), "contents") ? " (of names and sizes)"
                                                                            : " (of contents)");

@@ -32,29 +32,28 @@ void job_check_channels(struct job_ctx *c)
 
     if (!job_network(g->model.arch)->channel_attention) {
         if (g->model.pos == JOB_POS_FOURIER && !job_ctx_bad(c, "/model/pos"))
-            job_ctx_error(c, "/model/pos", "a %s has no fourier code; use learned or none", name);
+            job_ctx_error(c, "/model/pos", "a %s has no fourier embedding; use learned or none", name);
         return;
     }
     check_stem(c, name);
     if (g->model.pos == JOB_POS_LEARNED && !job_ctx_bad(c, "/model/pos"))
-        job_ctx_error(c, "/model/pos", "a %s has no table of positions; use fourier or none", name);
+        job_ctx_error(c, "/model/pos", "a %s has no learned position embedding; use fourier or none", name);
     if (g->model.pool != JOB_POOL_CLS && !job_ctx_bad(c, "/model/pool"))
         job_ctx_error(c, "/model/pool", "must be cls: the head of a %s reads its class token", name);
     if (g->norm.placement != JOB_NORM_S1 && !job_ctx_bad(c, "/norm/placement"))
-        job_ctx_error(c, "/norm/placement", "must be S1: a %s has no other placement of its norms", name);
+        job_ctx_error(c, "/norm/placement", "must be S1: a %s supports no other norm placement", name);
     if (a->qk_norm && !job_ctx_bad(c, "/attention/qk_norm"))
-        job_ctx_error(c, "/attention/qk_norm", "a %s divides queries and keys by their norms over tokens",
-                      name);
+        job_ctx_error(c, "/attention/qk_norm", "a %s already normalises queries and keys over tokens", name);
     if (a->activation == JOB_ACTIVATION_SIMA && !job_ctx_bad(c, "/attention/activation"))
         job_ctx_error(c, "/attention/activation",
-                      "sima divides by sums over tokens, a %s has norms of its own", name);
+                      "sima divides by sums over tokens, but a %s normalises over tokens itself", name);
     if (!isnan(a->init_logit_std) && !job_ctx_bad(c, "/attention/init_logit_std"))
         job_ctx_error(c, "/attention/init_logit_std",
                       "has no effect on the logits of a %s, which are cosines", name);
     if (a->activation == JOB_ACTIVATION_POLY && a->scale == JOB_SCALE_LEARNED &&
         a->scale_share == JOB_SCALE_SHARE_GLOBAL && !job_ctx_bad(c, "/attention/scale_share"))
-        job_ctx_error(c, "/attention/scale_share", "a %s has two kinds of attention; use layer or head",
-                      name);
+        job_ctx_error(c, "/attention/scale_share",
+                      "a %s has two types of attention, which cannot share a scale; use layer or head", name);
     if (a->form == JOB_FORM_LINEAR && !job_ctx_bad(c, "/attention/form"))
-        job_ctx_error(c, "/attention/form", "a %s is linear in the tokens as it is; use auto", name);
+        job_ctx_error(c, "/attention/form", "a %s already takes time linear in the tokens; use auto", name);
 }

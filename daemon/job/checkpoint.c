@@ -78,12 +78,12 @@ static void want_short(json_t *doc, struct job_wanted *w, struct job_report *rep
     if (!is_split(json_object_get(doc, "split")))
         job_report_error(report, "#/split", "must be test, val or train");
     if (model && run)
-        job_report_error(report, "#/run", "give this or model, not both");
+        job_report_error(report, "#/run", "set this or model, not both");
     else if (!model && !run)
         job_report_error(report, "#/model",
                          "is needed: a version of a model, such as \"mnist:3\", or run with checkpoint");
     else if (model && checkpoint)
-        job_report_error(report, "#/checkpoint", "goes with run; a version of a model is one checkpoint");
+        job_report_error(report, "#/checkpoint", "requires run; a model version is a single checkpoint");
     else if (model && (!name || !*name || strlen(name) >= sizeof w->model))
         job_report_error(report, "#/model",
                          "must be a version of a model, such as \"mnist:3\", \"mnist\" or \"mnist:prod\"");
@@ -106,7 +106,7 @@ static void want_complete(json_t *named, struct job_wanted *w, struct job_report
     if (w->run < (model ? 0 : 1) || step < 0 || (model && strlen(model) >= sizeof w->model) || !sha256 ||
         strlen(sha256) + 1 != sizeof w->sha256)
         job_report_error(report, "#/evaluate",
-                         "must be as a resolved document has it; name model or run instead");
+                         "may only come from a resolved document; name model or run instead");
     else {
         snprintf(w->model, sizeof w->model, "%s", model ? model : "");
         snprintf(w->checkpoint, sizeof w->checkpoint, "%lld", (long long)step);
@@ -148,7 +148,7 @@ enum pd_err job_start_wanted(const char *json, size_t len, struct job_wanted *re
         snprintf(ret->checkpoint, sizeof ret->checkpoint, "%lld",
                  (long long)number_of(json_object_get(start, "step")));
         if (!ret->model[0] && ret->run < 1)
-            job_report_error(report, at, "must be as a resolved document has it; name model or run instead");
+            job_report_error(report, at, "may only come from a resolved document; name model or run instead");
     } else if (start && (!model || json_is_null(model)) == (!run || json_is_null(run))) {
         job_report_error(report, at, "needs either model, such as \"mnist:3\", or run with checkpoint");
     } else if (start && name && *name && strlen(name) < sizeof ret->model && !checkpoint) {
@@ -189,7 +189,7 @@ static bool take_network(json_t *doc, const char *document, struct job_report *r
     pd_buf_init(&whole, 0);
     err = job_config_complete(document, strlen(document), &whole, &why);
     if (err == PD_ERR_INVALID)
-        job_report_error(report, "#/model", "is needed: the network of the file is no longer taken: %s",
+        job_report_error(report, "#/model", "is needed: this version does not accept the file's network: %s",
                          why.text);
     ok =
         err == PD_ERR_INVALID || (err == PD_OK && job_json_load(whole.data, whole.len, &from, NULL) == PD_OK);
@@ -263,9 +263,9 @@ static bool refuse_value(struct job_report *report, const char *section, const c
     }
     snprintf(place, sizeof place, "#/%.60s%s%.60s", section, key ? "/" : "", key ? key : "");
     if (key)
-        job_report_error(report, place, "is the checkpoint's, %.200s, and cannot be another", b.data);
+        job_report_error(report, place, "is fixed by the checkpoint to %.200s", b.data);
     else
-        job_report_error(report, place, "comes from the checkpoint's run: leave it out");
+        job_report_error(report, place, "comes from the checkpoint's run: omit it");
     pd_buf_done(&b);
     return true;
 }
@@ -368,7 +368,7 @@ enum pd_err job_checkpoint_fold(const char *json, size_t len, const struct job_f
     pd_buf_init(&whole, 0);
     err = job_config_complete(found->document, strlen(found->document), &whole, &why);
     if (err == PD_ERR_INVALID) /* an older build took it */
-        job_report_error(report, "#", "the document of run %lld is no longer taken: %s",
+        job_report_error(report, "#", "this version does not accept the document of run %lld: %s",
                          (long long)found->run, why.text);
     ok = doc && err == PD_OK && job_json_load(whole.data, whole.len, &run, NULL) == PD_OK;
     named = json_object_get(doc, "evaluate");

@@ -30,7 +30,9 @@ bool job_check_in_state(struct job_ctx *c, const struct job_field *f, const char
 bool job_check_template(struct job_ctx *c, const struct job_field *f, const char *text)
 {
     if (job_template_find(text) < job_template_count())
-        job_ctx_error(c, f->pointer, "\"%s\" stands for whole jobs, and this is the document of one", text);
+        job_ctx_error(c, f->pointer,
+                      "the template \"%s\" stands for whole jobs, but this is the document of a single job",
+                      text);
     else
         job_ctx_error(c, f->pointer, "unknown template; there are E01 to E18 and T1 to T20");
     return false;
@@ -84,7 +86,7 @@ bool job_check_stop_metric(struct job_ctx *c, const struct job_field *f, const c
 
     if (job_metric_scored(c->g, text))
         return true;
-    job_ctx_error(c, f->pointer, "must be a number of an evaluation of this job: %s",
+    job_ctx_error(c, f->pointer, "must be a metric of this job's evaluations: %s",
                   job_metrics_scored(c->g, scored, sizeof scored));
     return false;
 }
@@ -102,7 +104,7 @@ bool job_check_path(struct job_ctx *c, const struct job_field *f, const char *te
     for (const char *p = text; *p;) {
         size_t n = strcspn(p, "/");
         if ((n == 2 && p[0] == '.' && p[1] == '.') || (n == 1 && p[0] == '.') || n == 0) {
-            job_ctx_error(c, f->pointer, "must not hold empty parts, \".\" or \"..\"");
+            job_ctx_error(c, f->pointer, "must not contain empty parts, \".\" or \"..\"");
             return false;
         }
         p += n;
@@ -113,7 +115,7 @@ bool job_check_path(struct job_ctx *c, const struct job_field *f, const char *te
     }
     for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
         if (*p < 0x20 || *p == 0x7f) {
-            job_ctx_error(c, f->pointer, "must not hold control characters");
+            job_ctx_error(c, f->pointer, "must not contain control characters");
             return false;
         }
     }
@@ -144,28 +146,28 @@ static void check_model(struct job_ctx *c)
     const struct job_network *net = job_ctx_network(c);
 
     if (c->preset && ok(c, "/model/arch", NULL) && c->preset_arch != m->arch) {
-        job_ctx_error(c, "/model/arch", "the preset \"%s\" is a %s; leave arch out, or the preset",
+        job_ctx_error(c, "/model/arch", "the preset \"%s\" is a %s; omit arch, or the preset",
                       c->preset->name, job_arch_name(c->preset_arch));
         return;
     }
     if (!ok(c, "/model/arch", "/data/dataset") || !ok(c, "/model/preset", NULL))
         return;
     if (ok(c, "/model/heads", "/model/width") && m->width % m->heads != 0)
-        job_ctx_error(c, "/model/heads", "must divide the width: %lld is no multiple of %lld",
+        job_ctx_error(c, "/model/heads", "must divide the width: %lld is not a multiple of %lld",
                       (long long)m->width, (long long)m->heads);
     if (net->reads == JOB_READS_IMAGES && !info->image) {
-        job_ctx_error(c, "/data/dataset", "\"%s\" holds no images, which a %s needs", info->name, net->name);
+        job_ctx_error(c, "/data/dataset", "\"%s\" has no images, which a %s needs", info->name, net->name);
         return;
     }
     if (net->reads == JOB_READS_TEXT && !info->text) {
-        job_ctx_error(c, "/data/dataset", "\"%s\" is no text, which a %s needs", info->name, net->name);
+        job_ctx_error(c, "/data/dataset", "\"%s\" is not text, which a %s needs", info->name, net->name);
         return;
     }
     if (net->equations != (info->equation > 0)) {
         job_ctx_error(c, "/data/dataset",
                       net->equations
-                          ? "\"%s\" is no equation, which a %s solves"
-                          : "\"%s\" is an equation, which a %s does not solve: name model.arch pinnsformer",
+                          ? "\"%s\" is not an equation, which a %s needs"
+                          : "\"%s\" is an equation, which a %s cannot solve: set model.arch to pinnsformer",
                       info->name, net->name);
         return;
     }
@@ -219,7 +221,7 @@ static void check_attention(struct job_ctx *c)
                           "row needs causal attention; use patches, keys or a number");
         if (a->n_for_scale == JOB_N_ROW && a->activation == JOB_ACTIVATION_SIGMOID_BIAS)
             job_ctx_error(c, "/attention/n_for_scale",
-                          "the bias of sigmoid_bias is one number: row does not fit");
+                          "sigmoid_bias has a single bias for all rows, so row is not allowed");
         if (a->n_for_scale == JOB_N_CONTEXT && net->reads == JOB_READS_IMAGES)
             job_ctx_error(c, "/attention/n_for_scale", "a %s has no context; use patches, keys or a number",
                           net->name);
@@ -228,9 +230,9 @@ static void check_attention(struct job_ctx *c)
         bool cuda = c->g->resources.device == JOB_DEVICE_CUDA;
 
         if (c->g->train.precision == JOB_PRECISION_FP64 && cuda)
-            job_ctx_error(c, "/train/precision", "fp64 is for device cpu");
+            job_ctx_error(c, "/train/precision", "fp64 is available on device cpu only");
         if (c->g->train.precision == JOB_PRECISION_TF32 && !cuda)
-            job_ctx_error(c, "/train/precision", "tf32 is for device cuda");
+            job_ctx_error(c, "/train/precision", "tf32 is available on device cuda only");
     }
     if (c->g->train.precision == JOB_PRECISION_FP16 && a->activation == JOB_ACTIVATION_POLY &&
         a->degree > 3 && !a->qk_norm)
@@ -239,7 +241,8 @@ static void check_attention(struct job_ctx *c)
         job_formula_check(c);
     if (a->activation == JOB_ACTIVATION_SIMA && net->causal)
         job_ctx_error(c, "/attention/activation",
-                      "sima divides by sums over all tokens, and a %s sees only earlier ones", net->name);
+                      "sima divides by sums over all tokens, but a %s attends to earlier tokens only",
+                      net->name);
     if (a->form == JOB_FORM_LINEAR && (a->activation != JOB_ACTIVATION_POLY || a->degree > 2))
         job_ctx_error(c, "/attention/form", "linear needs activation poly with a degree of 1 or 2");
     if (a->form == JOB_FORM_LINEAR && a->dropout > 0)
@@ -258,9 +261,9 @@ static void check_standard(struct job_ctx *c)
         if (isnan(amounts[i]) || !ok(c, pointers[i], NULL))
             continue;
         if (amounts[i] < 1 && info->generated)
-            job_ctx_error(c, pointers[i], "must be a count: there is no whole of data that polyd makes");
+            job_ctx_error(c, pointers[i], "must be a count: generated data have no total size");
         else if (amounts[i] >= 1 && (amounts[i] != floor(amounts[i]) || amounts[i] > 1e12))
-            job_ctx_error(c, pointers[i], "must be a share below 1, or an integer as a count");
+            job_ctx_error(c, pointers[i], "must be a fraction below 1, or an integer count");
         *(amounts[i] < 1 ? &shares : &counts) += amounts[i];
     }
     if (job_ctx_one_file(c) && shares > 1 + 1e-9)
@@ -279,22 +282,21 @@ static void warn_split(struct job_ctx *c)
         return;
     if (rule != JOB_SPLIT_GIVEN) {
         if (job_ctx_dataset(c)->image && !job_ctx_dataset(c)->generated)
-            job_ctx_warning(
-                c, "/data/split/rule",
-                "under %s the data set's test files may be %s; standard keeps training, validation and "
-                "test apart",
-                rule == JOB_SPLIT_COUNT ? "count" : "fraction",
-                rule == JOB_SPLIT_COUNT ? "what validates, and so decide which checkpoint is best"
-                                        : "among what is trained on and what validates");
+            job_ctx_warning(c, "/data/split/rule",
+                            "with %s the data set's test files may be %s; standard separates training, "
+                            "validation and test",
+                            rule == JOB_SPLIT_COUNT ? "count" : "fraction",
+                            rule == JOB_SPLIT_COUNT ? "the validation part, and so select the best checkpoint"
+                                                    : "part of the training and validation data");
         return;
     }
     if (job_ctx_dataset(c)->generated)
         job_ctx_warning(c, "/data/split/rule",
-                        "given has no test part: standard has one, scored once with the selected checkpoint");
+                        "given has no test part; standard has one, scored once with the selected checkpoint");
     else
         job_ctx_warning(c, "/data/split/rule",
-                        "under given the data set's test files may be what validates, and so decide which "
-                        "checkpoint is best; standard keeps training, validation and test apart");
+                        "with given the data set's test files may be the validation part, and so select the "
+                        "best checkpoint; standard separates training, validation and test");
 }
 
 static void check_split(struct job_ctx *c)
@@ -307,7 +309,7 @@ static void check_split(struct job_ctx *c)
     if (d->split == JOB_SPLIT_GIVEN) {
         if (job_ctx_one_file(c))
             job_ctx_error(c, "/data/split/rule",
-                          "a text file is not split already; use standard, fraction or count");
+                          "a single text file has no parts; use standard, fraction or count");
         return;
     }
     if (d->split == JOB_SPLIT_STANDARD) {
@@ -328,9 +330,9 @@ static void check_split(struct job_ctx *c)
     } else {
         const struct job_dataset_info *info = job_ctx_dataset(c);
         if (train != floor(train) || train > 1e12)
-            job_ctx_error(c, "/data/split/train", "must be an integer as a count");
+            job_ctx_error(c, "/data/split/train", "must be an integer count");
         else if (val != floor(val) || val > 1e12)
-            job_ctx_error(c, "/data/split/val", "must be an integer as a count");
+            job_ctx_error(c, "/data/split/val", "must be an integer count");
         else if (info->generated && train + val > (double)info->most)
             job_ctx_error(c, "/data/split", "at most %lld generated %s", (long long)info->most,
                           info->text && !info->labels ? "bytes" : "samples");
@@ -345,7 +347,7 @@ static void check_data(struct job_ctx *c)
     if (!ok(c, "/data/dataset", "/data/path"))
         return;
     if (d->eval.count && (!info->task || strcmp(info->task, "language")))
-        job_ctx_error(c, "/data/eval", "is for language models: \"%s\" is no text that one is trained on",
+        job_ctx_error(c, "/data/eval", "is for language models, and \"%s\" is not a text to train one on",
                       info->name);
     if (!info->generated && !d->path)
         job_ctx_error(c, "/data/path", "must not be null for \"%s\"", info->name);
@@ -374,7 +376,8 @@ bool job_rules_beyond(const struct job_config *g, int64_t steps, bool evals, cha
         snprintf(out, size, "is longer than the run of %lld steps: it is evaluated only at its end",
                  (long long)steps);
     else if (!evals && g->train.schedule.name == JOB_SCHEDULE_STEP && m->count > 0 && m->items[0] >= steps)
-        snprintf(out, size, "are not before the end of the run of %lld steps: the rate does not fall",
+        snprintf(out, size,
+                 "are not before the end of the run of %lld steps: the learning rate is never reduced",
                  (long long)steps);
     else
         return false;
@@ -390,7 +393,8 @@ static void warn_schedule(struct job_ctx *c)
     if (ok(c, "/train/schedule/min_lr", "/train/optimizer/lr") && job_use_min_lr(c->run) &&
         t->schedule.min_lr > t->optimizer.lr)
         job_ctx_warning(c, "/train/schedule/min_lr",
-                        "is above train.optimizer.lr, %.6g: the rate rises to it", t->optimizer.lr);
+                        "is above train.optimizer.lr, %.6g: the learning rate rises during the warm-up",
+                        t->optimizer.lr);
     if (t->steps < 1 || !ok(c, "/train/steps", NULL))
         return;
     if (ok(c, "/train/eval_every", NULL) && job_rules_beyond(c->g, t->steps, true, said, sizeof said))
@@ -408,16 +412,14 @@ static void check_mixing(struct job_ctx *c)
         !ok(c, "/train/accumulation", "/resources/slots"))
         return;
     if (group < 2 || group % 2)
-        job_ctx_error(
-            c, "/data/augment/mix_group",
-            "must be even, so that each image has a partner: it is %lld, of %lld images that a slot takes at "
-            "once",
-            (long long)group, (long long)part);
+        job_ctx_error(c, "/data/augment/mix_group",
+                      "must be even, so that each image has a partner: it is %lld, of %lld images per slot "
+                      "and micro-batch",
+                      (long long)group, (long long)part);
     else if (part % group)
         job_ctx_error(c, "/data/augment/mix_group",
-                      "must divide what a slot takes at once: groups of %lld do not divide %lld images "
-                      "(batch %lld over "
-                      "%lld slots in %lld parts)",
+                      "must divide the micro-batch of a slot: groups of %lld do not divide %lld images "
+                      "(batch %lld over %lld slots in %lld micro-batches)",
                       (long long)group, (long long)part, (long long)c->g->train.batch,
                       (long long)c->g->resources.slots, (long long)c->g->train.accumulation);
 }
@@ -429,16 +431,14 @@ static void check_teacher(struct job_ctx *c)
     if (!ok(c, "/model/arch", "/train/teacher"))
         return;
     if (net->distils && !c->g->train.teacher.present)
-        job_ctx_error(
-            c, "/train/teacher",
-            "is needed by a %s, whose distillation head learns from nothing else; without a teacher take "
-            "a vit with model.pool cls",
-            net->name);
-    if (!net->distils && c->g->train.teacher.present)
-        job_ctx_error(c, "/train/teacher", "a %s has no head that learns from a teacher; a deit has",
+        job_ctx_error(c, "/train/teacher",
+                      "is needed by a %s, whose distillation head learns from the teacher only; without a "
+                      "teacher use a vit with model.pool cls",
                       net->name);
+    if (!net->distils && c->g->train.teacher.present)
+        job_ctx_error(c, "/train/teacher", "a %s has no distillation head; a deit has", net->name);
     if (net->distils && c->g->model.pool != JOB_POOL_CLS && ok(c, "/model/pool", NULL))
-        job_ctx_error(c, "/model/pool", "must be cls: a %s reads its two tokens", net->name);
+        job_ctx_error(c, "/model/pool", "must be cls: the heads of a %s read its two tokens", net->name);
 }
 
 static void check_train(struct job_ctx *c)

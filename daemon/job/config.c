@@ -61,14 +61,14 @@ enum pd_err job_config_bind(struct job_config *config, int64_t train_samples, st
 
     if (repeats && train_samples < JOB_REPEATS_MULTIPLE)
         return pd_fail(why, PD_ERR_INVALID,
-                       "#/data/augment/repeats: needs %d training images, there are %lld: leave it at 1",
+                       "#/data/augment/repeats: needs at least %d training images, and there are %lld: use 1",
                        JOB_REPEATS_MULTIPLE, (long long)train_samples);
     if (repeats) /* an epoch is a multiple, whatever is left over */
         train_samples -= train_samples % JOB_REPEATS_MULTIPLE;
     if (train_samples < t->batch)
         return pd_fail(why, PD_ERR_INVALID,
-                       "#/train/batch: the training set has %lld samples, less than one batch of %lld: make "
-                       "train.batch smaller",
+                       "#/train/batch: the training set has %lld samples, less than one batch of %lld: "
+                       "reduce train.batch",
                        (long long)train_samples, (long long)t->batch);
     b.steps_per_epoch = train_samples / t->batch;
     b.steps = t->steps;
@@ -115,7 +115,7 @@ enum pd_err job_run_judge(const char *json, size_t len, int64_t train_samples, s
             job_report_warning(report, "#/train/schedule/milestones", "%s", said);
     }
     job_config_free(g);
-    return report->failed ? pd_fail(why, PD_ERR_NOMEM, "no memory to judge the run") : PD_OK;
+    return report->failed ? pd_fail(why, PD_ERR_NOMEM, "out of memory checking the run") : PD_OK;
 }
 
 #define WORD(constant, word, counted) {#word, counted},

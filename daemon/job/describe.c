@@ -337,7 +337,7 @@ static void field_text(struct pd_buf *b, const struct job_field *f)
             pd_buf_printf(&line, " %s%s", f->names->names[i], job_field_runs(f, i) ? "" : " (not available)");
     }
     if (f->flags & (JOB_F_ONLY | JOB_F_LATER))
-        pd_buf_str(&line, "; nothing but the default is available");
+        pd_buf_str(&line, "; only the default is available");
     if (line.failed)
         b->failed = true;
     else
@@ -382,7 +382,7 @@ enum pd_err job_fields_text(struct pd_buf *ret_text, struct pd_why *why)
     for (size_t i = 0; i < job_recipe_count; i++) {
         const struct job_recipe *r = &job_recipes[i];
         pd_buf_printf(ret_text, "    %-20s %s%s\n", r->name, r->meaning,
-                      r->items && items_run(r->items) ? "" : " (not available as it stands)");
+                      r->items && items_run(r->items) ? "" : " (not available in this build)");
     }
     pd_buf_str(ret_text, "\nKinds of jobs (kind)\n");
     for (int i = 0; i < JOB_KIND_COUNT; i++) {

@@ -26,17 +26,16 @@ static void check_search(struct job_ctx *c)
         refuse(c, asked, pointer, text);                                                                     \
     } while (0)
     NO(!job_network(g->model.arch)->equations, "/train/optimizer/name",
-       "needs the same loss at each evaluation, so it is for equations");
-    NO(g->resources.slots > 1, "/resources/slots", "runs on one device: leave slots at 1");
-    NO(g->train.accumulation > 1, "/train/accumulation", "takes a batch whole: leave accumulation at 1");
-    NO(g->train.ema > 0, "/train/ema", "keeps no averaged weights: leave ema at null");
+       "needs the same loss at each evaluation, so it is limited to equations");
+    NO(g->resources.slots > 1, "/resources/slots", "runs on one device: use 1");
+    NO(g->train.accumulation > 1, "/train/accumulation", "needs the whole batch at once: use 1");
+    NO(g->train.ema > 0, "/train/ema", "supports no averaged weights: use null");
     NO(g->train.clip_norm > 0, "/train/clip_norm",
-       "needs the gradient as it is, for its line search: leave clip_norm at null");
-    NO(g->train.optimizer.weight_decay > 0, "/train/optimizer/weight_decay",
-       "has no decay of weights: leave it at 0");
-    NO(g->train.layer_decay != 1, "/train/layer_decay", "has one rate for all parameters: leave it at 1");
+       "needs the unclipped gradient for its line search: use null");
+    NO(g->train.optimizer.weight_decay > 0, "/train/optimizer/weight_decay", "has no weight decay: use 0");
+    NO(g->train.layer_decay != 1, "/train/layer_decay", "has one learning rate for all parameters: use 1");
     NO(g->attention.scale_lr_mult != 1 && job_use_learned(c->run), "/attention/scale_lr_mult",
-       "has one rate for all parameters: leave it at 1");
+       "has one learning rate for all parameters: use 1");
 #undef NO
 }
 
@@ -48,22 +47,26 @@ void job_check_equations(struct job_ctx *c)
     if (!job_network(g->model.arch)->equations)
         return;
     refuse(c, g->train.batch != 1, "/train/batch",
-           "must be 1: a step of an equation takes its whole grid, which is one sample");
+           "must be 1: each step of an equation uses its whole grid, which is one sample");
     refuse(c, g->train.accumulation > 1, "/train/accumulation",
-           "must be 1: a step of an equation takes its whole grid at once");
+           "must be 1: each step of an equation uses its whole grid at once");
     refuse(c, g->resources.slots > 1, "/resources/slots",
-           "must be 1: a step of an equation takes its whole grid on one device");
+           "must be 1: each step of an equation uses its whole grid on one device");
     refuse(c, g->norm.placement != JOB_NORM_S1, "/norm/placement", "must be S1: a pinnsformer has no norms");
     refuse(c, g->attention.qk_norm, "/attention/qk_norm", "must be false: a pinnsformer has no norms");
     refuse(c, g->attention.activation == JOB_ACTIVATION_SIMA, "/attention/activation",
-           "sima divides by sums over tokens, which a pinnsformer does not");
+           "a pinnsformer does not support sima, which divides by sums over tokens");
     refuse(c, g->attention.form == JOB_FORM_LINEAR, "/attention/form",
            "must be auto or quadratic: a sequence has few points");
-    refuse(c, g->attention.dropout > 0, "/attention/dropout", "must be 0: a residual is no estimate");
-    refuse(c, g->train.dropout > 0, "/train/dropout", "must be 0: a residual is no estimate");
-    refuse(c, g->train.drop_path > 0, "/train/drop_path", "must be 0: a residual is no estimate");
+    refuse(c, g->attention.dropout > 0, "/attention/dropout",
+           "must be 0: the residual of an equation needs a deterministic network");
+    refuse(c, g->train.dropout > 0, "/train/dropout",
+           "must be 0: the residual of an equation needs a deterministic network");
+    refuse(c, g->train.drop_path > 0, "/train/drop_path",
+           "must be 0: the residual of an equation needs a deterministic network");
     refuse(c, g->train.label_smoothing > 0, "/train/label_smoothing", "must be 0: an equation has no labels");
     refuse(c, !g->model.bias, "/model/bias", "must be true: a pinnsformer has biases");
     refuse(c, g->train.precision != JOB_PRECISION_FP32 && g->train.precision != JOB_PRECISION_FP64,
-           "/train/precision", "must be fp32 or fp64: derivatives of a solution lose too much in others");
+           "/train/precision",
+           "must be fp32 or fp64: derivatives of a solution lose too much accuracy in other formats");
 }

@@ -80,7 +80,7 @@ static bool take_init(const struct entry *e, const json_t *v, char *out, size_t 
         return false;
     }
     if (!*text || strlen(text) > INIT_MAX_BYTES || strpbrk(text, "\r\n")) {
-        fail(e, "init", "must have 1 to %d bytes in one line", INIT_MAX_BYTES);
+        fail(e, "init", "must have 1 to %d bytes and no line breaks", INIT_MAX_BYTES);
         return false;
     }
     err = pk_formula_parse(text, strlen(text), PK_FORMULA_START, false, NULL, 0, &f, &fault);
@@ -112,7 +112,7 @@ static json_t *take_scalar(const struct entry *e, const json_t *v, struct job_sc
     json_object_foreach((json_t *)v, key, ignored)
     {
         if (strcmp(key, "init") && strcmp(key, "per") && strcmp(key, "form")) {
-            fail(e, "", "unknown key \"%.100s\"; there are init, per and form%s", key,
+            fail(e, "", "unknown key \"%.100s\"; the keys are init, per and form%s", key,
                  pd_did_you_mean(near, sizeof near, key, members, 3));
             return NULL;
         }
@@ -295,9 +295,10 @@ void job_formula_check(struct job_ctx *c)
         return;
     }
     if (net->channel_attention || net->landmarks || net->equations)
-        job_ctx_error(c, "/attention/activation",
-                      "a formula is for attention between all tokens of images and texts, which a %s has not",
-                      net->name);
+        job_ctx_error(
+            c, "/attention/activation",
+            "a formula needs attention between all tokens of an image or text, which a %s does not have",
+            net->name);
     if (a->n_for_scale == JOB_N_ROW)
         job_ctx_error(c, "/attention/n_for_scale",
                       "a formula names the keys of a row itself: ni; use a number here");
@@ -331,7 +332,7 @@ void job_formula_check(struct job_ctx *c)
             continue;
         }
         if (!named)
-            job_ctx_error(c, pointer, "the formula does not name \"%s\"", a->params.items[k].name);
+            job_ctx_error(c, pointer, "the formula has no scalar \"%s\"", a->params.items[k].name);
         else
             check_start(c, &a->params.items[k]);
         k++;
@@ -343,7 +344,7 @@ void job_formula_check(struct job_ctx *c)
 
         if (!c->g->diagnostics.probe_cls && c->g->diagnostics.every >= 1)
             job_ctx_error(c, "/diagnostics/probe_cls",
-                          "statistics of a formula are those of all tokens: leave it true");
+                          "the row functions of a formula include all tokens: use true");
         leaf[PK_LEAF_N] = leaf[PK_LEAF_NI] = a->n;
         leaf[PK_LEAF_HEADS] = leaf[PK_LEAF_LAYERS] = 1;
         leaf[PK_LEAF_WIDTH] = (double)job_config_head_dim(c->g);

@@ -1,4 +1,4 @@
-/* daemon/job/internal.h: what the files of this module share; private to it.
+/* daemon/job/internal.h: shared by the sources of this module; private to it.
  *
  * A run is resolved field by field: for each row of the table the value is looked up in the
  * layers from the highest down (sweep, overrides, document, preset, recipe), else its default is
@@ -78,10 +78,10 @@ struct job_field {
     enum job_group group;
     size_t offset; /* in struct job_run; JOB_NO_OFFSET if it has no place */
     const struct job_names *names;
-    uint32_t available;       /* bit i: value i of the enum can run in this build; 0: all of them */
-    bool (*runs)(unsigned i); /* the same, where a table of its own says it; NULL: `available` does */
-    double min, max;          /* range; of strings, their bytes; of lists, their length */
-    const char *def;          /* JSON text; NULL with `rule` */
+    uint32_t available;                 /* bit i: value i of the enum can run in this build; 0: all of them */
+    bool (*runs)(unsigned i);           /* the same, from another table; NULL: `available` applies */
+    double min, max;                    /* range; of strings, their bytes; of lists, their length */
+    const char *def;                    /* JSON text; NULL with `rule` */
     json_t *(*rule)(struct job_ctx *c); /* new reference; NULL: missing (already reported) or no memory */
     const char *rule_text;              /* what the rule does, for people */
     bool (*check)(struct job_ctx *c, const struct job_field *f, const char *text); /* of a string; reports */

@@ -77,7 +77,7 @@ static enum pd_err overrides_read(struct job_ctx *c)
         return PD_OK;
     }
     if (json_object_size(map) > 100) {
-        job_report_error(c->report, "#/overrides", "at most 100 overrides, and there are %zu",
+        job_report_error(c->report, "#/overrides", "has %zu overrides, more than the 100 allowed",
                          json_object_size(map));
         return PD_OK;
     }
@@ -266,7 +266,7 @@ static void warn_repeated(struct job_report *report, struct trajectory *all, int
     }
     if (repeated)
         job_report_warning(report, "#/sweep",
-                           "%lld of %lld runs repeat another one: run %lld computes the same as run %lld",
+                           "%lld of %lld runs are duplicates: run %lld computes the same as run %lld",
                            (long long)repeated, (long long)count, (long long)other, (long long)one);
 }
 
@@ -327,10 +327,10 @@ static enum pd_err check_points(struct job_doc *job, struct job_report *report)
     free(all);
 done:
     if (job->head.sweep && err != PD_ERR_NOMEM && job_metric_tested(job->head.metric)) {
-        job_report_error(
-            report, "#/sweep/metric",
-            "\"%.100s\" is measured once, at the end: runs are ranked by validation, such as \"%s\"",
-            job->head.metric, job_config_best_metric(&job->first->config, &(bool){false}));
+        job_report_error(report, "#/sweep/metric",
+                         "\"%.100s\" is measured on the test part, which ranks no runs; use a validation "
+                         "metric such as \"%s\"",
+                         job->head.metric, job_config_best_metric(&job->first->config, &(bool){false}));
         err = report->failed ? PD_ERR_NOMEM : PD_ERR_INVALID;
     }
     if (job->head.sweep && !known && err != PD_ERR_NOMEM && !report->error_count) {
@@ -373,7 +373,7 @@ static void members_check(json_t *document, struct job_report *report)
         snprintf(place, sizeof place, "#/%.60s", key);
         if (!strchr(key, '/') && (job_field_find(place + 1) || job_field_below(place + 1)) &&
             !job_kind_has(kind, key, strlen(key)))
-            job_report_error(report, place, "a job of kind %s has no %s; it takes %s",
+            job_report_error(report, place, "a job of kind %s has no %s; its members are %s",
                              job_kind_info(kind)->name, key, job_kind_info(kind)->takes);
     }
 }
@@ -409,7 +409,7 @@ static enum pd_err job_check(struct job_doc *job, const struct job_env *env, str
     trial_count = json_is_integer(trials) ? json_integer_value(trials) : 1;
     trial_count = trial_count < 1 || trial_count > 64 ? 1 : trial_count;
     if (job_sweep_points(&job->sweep) * trial_count > JOB_MAX_RUNS) {
-        job_report_error(report, "#/sweep", "makes more than %d runs (combinations x trials)", JOB_MAX_RUNS);
+        job_report_error(report, "#/sweep", "gives more than %d runs (combinations x trials)", JOB_MAX_RUNS);
         c.lenient = true;
     }
     if (job->sweep.count) {
@@ -454,10 +454,10 @@ static bool gpus_fold(json_t *doc, struct job_env *env, struct job_report *repor
         job_report_error(report, "#/resources/gpus", "must be an integer from 1 to 1024");
     else if (device && !(word && (!strcmp(word, "cuda") || !strcmp(word, "auto"))))
         job_report_error(report, "#/resources/gpus",
-                         "means device \"cuda\", which /resources/device contradicts");
+                         "implies device \"cuda\", which contradicts /resources/device");
     else if (slots && !json_equal(slots, gpus))
         job_report_error(report, "#/resources/gpus",
-                         "means so many slots, which /resources/slots contradicts");
+                         "implies that many slots, which contradicts /resources/slots");
     else {
         if (env->no_cuda)
             job_report_error(report, "#/resources/gpus", "%s", env->no_cuda);
@@ -720,7 +720,7 @@ static enum pd_err one_run(const char *json, size_t len, struct job_doc **ret_jo
     } else if (err != PD_OK) {
         pd_fail(why, err, "%s: %s", report.errors[0].pointer, report.errors[0].detail);
     } else if (job->head.run_count != 1) {
-        err = pd_fail(why, PD_ERR_INVALID, "the document describes %lld runs, and one is wanted",
+        err = pd_fail(why, PD_ERR_INVALID, "the document describes %lld runs, expected one",
                       (long long)job->head.run_count);
     } else {
         *ret_job = job;

@@ -166,8 +166,8 @@ void job_metric_warn(struct job_report *report, const struct job_config *g, cons
         if (job_metric_known(g, job_metrics[i].key)) /* a key as it stands: without numbers or names */
             keys[n++] = job_metrics[i].key;
     job_report_warning(report, "#/sweep/metric",
-                       "no run writes \"%.100s\", so none ranks before another%s; an evaluation writes %s",
-                       key, pd_did_you_mean(near, sizeof near, key, keys, n),
+                       "no run writes \"%.100s\", so it cannot rank the runs%s; evaluations write %s", key,
+                       pd_did_you_mean(near, sizeof near, key, keys, n),
                        job_metrics_scored(g, scored, sizeof scored));
 }
 

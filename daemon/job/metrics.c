@@ -218,20 +218,19 @@ static bool train_classes_averaged(const struct job_config *g)
     .group = JOB_METRIC_TRAINING
 #define PPL .title = "Perplexity", .panel = "ppl", .better = JOB_METRIC_LESS, .group = JOB_METRIC_TRAINING
 #define OF(set, weights)                                                                                     \
-    .text = "Over the whole " set ", with " weights ".",                                                     \
-    .source = "One evaluation by itself: a job of kind evaluate."
+    .text = "Over the whole " set ", with " weights ".", .source = "A job of kind evaluate."
 #define ZERO_SHOT(weights)                                                                                   \
-    .text =                                                                                                  \
-        "A text of data.eval that the model was never trained on, cut by its own tokenizer, with " weights   \
-        ".",                                                                                                 \
+    .text = "A text of data.eval that the model was never trained on, tokenized by the model's own "         \
+            "tokenizer, with " weights ".",                                                                  \
     .source = "Its test part, scored once with the selected checkpoint; Polynomial alternatives (v2), "      \
               "tables 6 to 8: "                                                                              \
               "a model of WikiText-103 on PTB and PG-19."
 #define BY_POSITION(set, weights)                                                                            \
     .title = "Perplexity by position", .panel = "ppl_at", .better = JOB_METRIC_LESS,                         \
     .group = JOB_METRIC_POSITIONS, .exact = true,                                                            \
-    .text = "Perplexity of the tokens at one range of positions, over the whole " set ", with " weights      \
-            ": how much a longer past helps. A range ends at <position> tokens of past and begins behind "   \
+    .text = "Perplexity of the tokens in one range of positions, over the whole " set ", with " weights      \
+            ": it shows how much a longer context helps. A range ends at <position> tokens of context and "  \
+            "begins above "                                                                                  \
             "half of it.",                                                                                   \
     .source = "exp of the mean loss over the ranges 1, 2, 3-4, 5-8, 9-16, ... of each window."
 #define AVERAGES "the running average of the weights"
@@ -259,18 +258,17 @@ static bool train_classes_averaged(const struct job_config *g)
         "1 / mean of log(|g| / the largest |g| not among them).", weight, name)
 #define RATIO(weight, name)                                                                                  \
     GRADIENT("ratio", "Gradient outliers",                                                                   \
-             "At how many times the median the largest thousandth of the gradient's entries begins.",        \
+             "Where the largest thousandth of the gradient's entries begins, in multiples of the median.",   \
              "99.9 % quantile of |g| over its median.", weight, name)
 #define TOP_SHARE(weight, name)                                                                              \
-    GRADIENT(                                                                                                \
-        "top_share", "Gradient concentration",                                                               \
-        "What the largest 1 % of the gradient's entries have of its squared norm: 0.01 if all are alike.",   \
-        "Sum of their squares over the sum of all.", weight, name)
+    GRADIENT("top_share", "Gradient concentration",                                                          \
+             "Share of the gradient's squared norm in its largest 1 % of entries: 0.01 if all entries are "  \
+             "equal.",                                                                                       \
+             "Sum of their squares over the sum of all.", weight, name)
 #define LAYER_RATIO(weight, name)                                                                            \
-    GRADIENT(                                                                                                \
-        "layer_ratio", "Gradient across layers",                                                             \
-        "How many times the root mean square of the gradient in one block is that in another, at most.",     \
-        "Largest over least RMS of a block.", weight, name)
+    GRADIENT("layer_ratio", "Gradient across layers",                                                        \
+             "Largest ratio between the root mean square gradients of two blocks.",                          \
+             "Largest over least RMS of a block.", weight, name)
 
 #define PART(name)                                                                                           \
     .title = "Parts of the loss", .panel = "loss parts", .series = name, .better = JOB_METRIC_LESS,          \
@@ -295,7 +293,7 @@ const struct job_metric job_metrics[] = {
      .better = JOB_METRIC_LESS,
      .group = JOB_METRIC_TRAINING,
      .text = "Mean cross-entropy over the samples (or tokens) of this step’s training batch: lower means "
-             "that the right answer was given more probability.",
+             "that the correct answer has more probability.",
      .source = "Cross-entropy of one training step, in nats."},
     {.key = "loss/val",
      .title = "Loss",
@@ -304,9 +302,8 @@ const struct job_metric job_metrics[] = {
      .unit = "nats",
      .better = JOB_METRIC_LESS,
      .group = JOB_METRIC_TRAINING,
-     .text = "Mean cross-entropy over the whole validation set, without augmentation or dropout; of an "
-             "equation, mean "
-             "square of the error over the evaluation grid.",
+     .text = "Mean cross-entropy over the whole validation set, without augmentation or dropout; for an "
+             "equation, the mean squared error over the evaluation grid.",
      .source = "Evaluation over the whole validation set, in nats."},
     {.key = "loss/val_ema",
      .title = "Loss",
@@ -315,9 +312,9 @@ const struct job_metric job_metrics[] = {
      .unit = "nats",
      .better = JOB_METRIC_LESS,
      .group = JOB_METRIC_TRAINING,
-     .text = "Mean cross-entropy over the validation set of the running average of the weights, which is "
-             "scored beside the weights themselves; of an equation, mean square of the error.",
-     .source = "The validation set seen by the averaged weights (train.ema), in nats.",
+     .text = "Mean cross-entropy of the averaged weights over the validation set, evaluated in addition to "
+             "the weights themselves; for an equation, the mean squared error.",
+     .source = "Evaluation of the averaged weights (train.ema) over the validation set, in nats.",
      .written = averaged},
     {.key = "acc/train",
      .title = "Accuracy",
@@ -326,7 +323,7 @@ const struct job_metric job_metrics[] = {
      .unit = "share",
      .better = JOB_METRIC_MORE,
      .group = JOB_METRIC_TRAINING,
-     .text = "Share of the training batch whose most probable class is the right one.",
+     .text = "Share of the training batch whose most probable class is correct.",
      .source = "Top-1 of one training step.",
      .written = classes},
     {.key = "acc/val",
@@ -336,8 +333,8 @@ const struct job_metric job_metrics[] = {
      .unit = "share",
      .better = JOB_METRIC_MORE,
      .group = JOB_METRIC_TRAINING,
-     .text = "Share of the validation set whose most probable class is the right one.",
-     .source = "Top-1 over the validation set: what the tables of the polynomial papers compare.",
+     .text = "Share of the validation set whose most probable class is correct.",
+     .source = "Top-1 over the validation set, as in the tables of the polynomial papers.",
      .written = classes},
     {.key = "acc/val_ema",
      .title = "Accuracy",
@@ -346,7 +343,7 @@ const struct job_metric job_metrics[] = {
      .unit = "share",
      .better = JOB_METRIC_MORE,
      .group = JOB_METRIC_TRAINING,
-     .text = "Share of the validation set that the running average of the weights classifies rightly.",
+     .text = "Share of the validation set that the averaged weights classify correctly.",
      .source = "Top-1 of the averaged weights (train.ema) over the validation set.",
      .written = classes_averaged},
     {.key = "ppl/val",
@@ -355,7 +352,7 @@ const struct job_metric job_metrics[] = {
      .series = "validation",
      .better = JOB_METRIC_LESS,
      .group = JOB_METRIC_TRAINING,
-     .text = "How many equally likely tokens the model wavers between on text it was not trained on.",
+     .text = "Effective number of equally likely next tokens on text that the model was not trained on.",
      .source = "exp(loss) over the validation set; Polynomial alternatives (v2), tables 6 to 8.",
      .written = text},
     {.key = "ppl/val_ema",
@@ -364,30 +361,29 @@ const struct job_metric job_metrics[] = {
      .series = "validation, averaged weights",
      .better = JOB_METRIC_LESS,
      .group = JOB_METRIC_TRAINING,
-     .text = "How many equally likely tokens the running average of the weights wavers between on text it "
-             "was not trained on.",
+     .text = "Effective number of equally likely next tokens for the averaged weights, on text that they "
+             "were not trained on.",
      .source = "exp(loss) of the averaged weights (train.ema) over the validation set.",
      .written = text_averaged},
     {.key = "loss/residual",
      PART("residual"),
-     .text = "Mean square of what the equation leaves over, over all points of the training grid.",
+     .text = "Mean squared residual of the equation over all points of the training grid.",
      .source = "PINNsformer (arXiv:2307.11833), equation 6: the first part of the loss."},
     {.key = "loss/boundary",
      PART("boundary"),
-     .text = "Mean square of how far the solution misses its boundary condition.",
+     .text = "Mean squared error in the boundary condition.",
      .source = "PINNsformer (arXiv:2307.11833), equation 6: the boundary part of the loss."},
     {.key = "loss/initial",
      PART("initial"),
-     .text = "Mean square of how far the solution misses its initial condition.",
+     .text = "Mean squared error in the initial condition.",
      .source = "PINNsformer (arXiv:2307.11833), equation 6: the initial part of the loss."},
     {.key = "evaluations",
      .title = "Evaluations of a step",
      .better = JOB_METRIC_NEITHER,
      .group = JOB_METRIC_TRAINING,
      .exact = true,
-     .text =
-         "How often a step of L-BFGS has computed loss and gradient: at its beginning and along its lines.",
-     .source = "At most 25 and what the last line search has begun.",
+     .text = "Evaluations of loss and gradient in a step of L-BFGS, line searches included.",
+     .source = "At most 25 plus the rest of the last line search.",
      .written = searches},
     {.key = "rmae/val", RMAE, .series = "evaluation grid", .written = equation},
     {.key = "rmae/val_ema",
@@ -491,12 +487,12 @@ const struct job_metric job_metrics[] = {
      .title = "Learning rate",
      .group = JOB_METRIC_TRAINING,
      .exact = true,
-     .text = "The rate that the schedule gave the optimiser for this step.",
+     .text = "Learning rate of this step.",
      .source = "The schedule of the job: warm-up, then decay."},
     {.key = "grad/norm",
      .title = "Gradient norm",
      .group = JOB_METRIC_TRAINING,
-     .text = "Euclidean norm of all gradients together: spikes warn of steps that clipping had to tame.",
+     .text = "Euclidean norm of the whole gradient: spikes indicate steps that were clipped.",
      .source = "√Σg² over all parameters, before clipping."},
     {.key = "nonfinite",
      .title = "Skipped steps",
@@ -510,8 +506,8 @@ const struct job_metric job_metrics[] = {
         .key = "attn/fro/<layer>[/<head>]",
         .title = "Attention norm ‖A‖",
         .group = JOB_METRIC_LAYERS,
-        .text = "Frobenius norm of the attention matrix A of a layer, mean over heads and probe samples: the "
-                "papers argue that a polynomial works once this stays near softmax’s.",
+        .text = "Frobenius norm of the attention matrix A of a layer, mean over heads and probe samples: "
+                "according to the papers, a polynomial works if this norm stays near that of softmax.",
         .source =
             "Polynomial alternatives, theorems 4.1 and 4.2, figures 2 and 6: ‖softmax‖ ≤ √N, while a raw "
             "xᵖ grows as N.",
@@ -520,8 +516,8 @@ const struct job_metric job_metrics[] = {
     {.key = "attn/jac_fro/<layer>[/<head>]",
      .title = "Jacobian norm ‖∂A/∂S‖",
      .group = JOB_METRIC_LAYERS,
-     .text = "Frobenius norm of the derivative of attention by its logits: how strongly A answers to a "
-             "change of S.",
+     .text = "Frobenius norm of the derivative of attention by its logits: the sensitivity of A to a change "
+             "of S.",
      .source = "Polynomial alternatives, theorem 4.1 (second part), figures 3 and 7; the tight bound for "
                "softmax is √N/2.",
      .written = probed,
@@ -529,8 +525,8 @@ const struct job_metric job_metrics[] = {
     {.key = "attn/jac_q_fro/<layer>[/<head>]",
      .title = "Jacobian norm ‖∂A/∂W_Q‖",
      .group = JOB_METRIC_LAYERS,
-     .text = "Frobenius norm of the derivative of attention by the query weights: how strongly A answers to "
-             "a training step.",
+     .text = "Frobenius norm of the derivative of attention by the query weights: the sensitivity of A to a "
+             "training step.",
      .source = "Polynomial alternatives, theorem 4.3.",
      .written = probed_q,
      .heads = always},
@@ -538,17 +534,16 @@ const struct job_metric job_metrics[] = {
      .title = "Attention entropy",
      .unit = "nats",
      .group = JOB_METRIC_LAYERS,
-     .text = "Entropy of the rows of |A|, each divided by its sum, mean over rows and probe samples, of the "
-             "heads "
-             "that heat maps are made of: 0 where a query looks at one key, log N where at all alike.",
+     .text = "Entropy of the rows of |A|, each divided by its sum, averaged over rows and probe samples, for "
+             "the heads with heat maps: 0 if a query attends to one key, log N if to all keys equally.",
      .source = "−Σ p log p with p = |A_ij| / Σ_j |A_ij|.",
      .written = mapped,
      .heads = mapped},
     {.key = "attn/rank/<layer>[/<head>]",
      .title = "Effective rank of attention",
      .group = JOB_METRIC_LAYERS,
-     .text = "How many directions the attention matrix uses, mean over probe samples, of the heads that heat "
-             "maps are made of: 1 where all queries look alike, N for the identity.",
+     .text = "Effective number of dimensions of the attention matrix, averaged over probe samples, for the "
+             "heads with heat maps: 1 if all queries attend alike, N for the identity.",
      .source = "(Σ σ²)² / Σ σ⁴ with the singular values σ of A.",
      .written = mapped,
      .heads = mapped},
@@ -556,80 +551,78 @@ const struct job_metric job_metrics[] = {
      .title = "Negative attention",
      .unit = "share",
      .group = JOB_METRIC_LAYERS,
-     .text = "Share of the entries of the mean attention matrix that are below 0, of the heads that heat "
-             "maps are "
-             "made of: 0 for softmax, which has no negative weights.",
+     .text = "Share of negative entries in the mean attention matrix, for the heads with heat maps: 0 for "
+             "softmax, which has no negative weights.",
      .source = "Entries of the mean of A over the probe batch.",
      .written = mapped,
      .heads = mapped},
     {.key = "attn/same_row/<layer>[/<head>]",
      .title = "Attention within a row of patches",
      .group = JOB_METRIC_LAYERS,
-     .text = "Mean |A| over pairs of patches in one row of the picture, over the mean of all pairs: above 1 "
-             "where "
-             "queries prefer their own row.",
+     .text = "Mean |A| over pairs of patches in the same row of the image, divided by the mean over all "
+             "pairs: above 1 if queries prefer their own row.",
      .source = "Polynomial alternatives, figure 4: bands about the diagonal.",
      .written = mapped_picture,
      .heads = mapped_picture},
     {.key = "attn/same_column/<layer>[/<head>]",
      .title = "Attention within a column of patches",
      .group = JOB_METRIC_LAYERS,
-     .text = "Mean |A| over pairs of patches in one column of the picture, over the mean of all pairs.",
-     .source = "Diagonals of the matrix, a row of patches apart.",
+     .text = "Mean |A| over pairs of patches in the same column of the image, divided by the mean over all "
+             "pairs.",
+     .source = "Diagonals of the matrix at a distance of one row of patches.",
      .written = mapped_picture,
      .heads = mapped_picture},
     {.key = "nystrom/residual/<layer>",
      .title = "Residual of the pseudo-inverse",
      .group = JOB_METRIC_LAYERS,
      .better = JOB_METRIC_LESS,
-     .text = "How far F F+ F is from F, as a share of F, where F is the matrix between landmarks and F+ its "
-             "pseudo-inverse after model.pinv_iterations steps; above 0.01 the run warns.",
-     .source = "Nystromformer, section 3: the matrices of the whole probe batch, by their Frobenius norm.",
+     .text = "Relative difference between F F+ F and F, where F is the landmark matrix and F+ its "
+             "pseudo-inverse after model.pinv_iterations iterations; above 0.01 the run logs a warning.",
+     .source = "Nystromformer, section 3; Frobenius norm over the matrices of the whole probe batch.",
      .written = inverted},
     {.key = "act/rms/<layer>",
      .title = "Activations",
      .group = JOB_METRIC_LAYERS,
-     .text = "Root mean square of what leaves a block, over samples, tokens and channels of the probe batch.",
-     .source = "The residual stream behind block <layer>.",
+     .text = "Root mean square of a block's output, over samples, tokens and channels of the probe batch.",
+     .source = "The residual stream after block <layer>.",
      .written = probed},
     {.key = "logit/std/<layer>[/<head>]",
      .title = "Logit spread",
      .group = JOB_METRIC_LAYERS,
-     .text = "How far the attention logits of a layer spread; at the usual start it is about 0.08, where a "
-             "cubic is nearly silent.",
-     .source = "Standard deviation of S = QKᵀ/√d, the argument of the activation.",
+     .text = "Standard deviation of a layer's attention logits; with the usual initialisation it is about "
+             "0.08, where a cubic is nearly 0.",
+     .source = "S = QKᵀ/√d, the argument of the activation.",
      .written = probed,
      .heads = always},
     {.key = "logit/max/<layer>[/<head>]",
      .title = "Largest logit",
      .group = JOB_METRIC_LAYERS,
-     .text = "Largest absolute attention logit of a layer: xᵖ raises it to the power p, so its growth warns "
-             "of overflow.",
+     .text = "Largest absolute attention logit of a layer: xᵖ raises it to the power p, so growth can lead "
+             "to overflow.",
      .source = "max |S| over the probe batch.",
      .written = probed,
      .heads = always},
     {.key = "scale/c/<layer>[/<head>]",
      .title = "Attention scale c",
      .group = JOB_METRIC_LAYERS,
-     .text = "The factor in front of the power: constant when fixed, trained per layer or head when learned.",
+     .text = "The factor c of c·xᵖ: constant if fixed, trained per layer or head if learned.",
      .source = "Polynomial alternatives, corollaries 4.1 and 4.2: φ(x) = c·xᵖ with c = 1/√N, fixed or as the "
-               "start of a learned one.",
+               "initial value of a learned scale.",
      .written = scaled,
      .heads = scaled_heads},
     {.key = "formula/<name>/<layer>[/<head>]",
      .title = "Learned scalar of a formula",
      .group = JOB_METRIC_LAYERS,
-     .text = "Value of a learned scalar of attention.formula: of a layer the mean of its heads.",
-     .source = "The parameter, through its form (exp, softplus or sigmoid).",
+     .text = "Value of a learned scalar of attention.formula; for a layer, the mean over its heads.",
+     .source = "The trained parameter mapped by its form (exp, softplus or sigmoid).",
      .written = has_scalars,
      .heads = always},
     {.key = "formula_broken/<layer>",
      .title = "Entries of A that are not finite",
      .better = JOB_METRIC_LESS,
      .group = JOB_METRIC_LAYERS,
-     .text = "Visible entries of the attention matrix of the probe batch where the formula or its slope is "
-             "infinite or "
-             "no number.",
+     .text = "Visible entries of the attention matrix of the probe batch for which the formula or its "
+             "derivative is infinite or NaN.",
      .source = "Counted over heads and samples, with the logits of the step.",
      .written = has_scalars},
     {.key = "step_ms",
@@ -638,7 +631,7 @@ const struct job_metric job_metrics[] = {
      .better = JOB_METRIC_LESS,
      .group = JOB_METRIC_SYSTEM,
      .text = "Wall time of one optimiser step, data loading included.",
-     .source = "Clock of the worker, mean since its last report."},
+     .source = "Clock of the worker; mean since the last report."},
     {.key = "samples_per_s",
      .title = "Samples per second",
      .unit = "samples/s",
@@ -662,15 +655,15 @@ const struct job_metric job_metrics[] = {
      .unit = "share",
      .better = JOB_METRIC_LESS,
      .group = JOB_METRIC_SYSTEM,
-     .text = "How much of a step was spent waiting for its batch: above a few hundredths the loader has too "
-             "few threads.",
+     .text =
+         "Share of a step spent waiting for its batch: above a few per cent the loader needs more threads.",
      .source = "Clock of the worker, share of the steps' time."},
     {.key = "comm/wait",
      .title = "Waiting for other ranks",
      .unit = "share",
      .better = JOB_METRIC_LESS,
      .group = JOB_METRIC_SYSTEM,
-     .text = "How much of a step rank 0 spent waiting for the sums of all ranks: the others are slower, or "
+     .text = "Share of a step that rank 0 spent waiting for the all-reduce: the other ranks are slower, or "
              "share its processors.",
      .source = "Clock of rank 0, share of the steps' time.",
      .written = ranks},
@@ -679,16 +672,15 @@ const struct job_metric job_metrics[] = {
      .better = JOB_METRIC_LESS,
      .group = JOB_METRIC_SYSTEM,
      .exact = true,
-     .text = "Damaged pictures met so far: they are left out of the loss, and too many end the run.",
-     .source = "Counted when a picture cannot be decoded; the log names each.",
+     .text = "Damaged images found so far; they are excluded from the loss, and too many end the run.",
+     .source = "Counted when an image cannot be decoded; the log names each.",
      .written = decoded},
     {.key = "sys/flops",
      .title = "Operations per second",
      .unit = "flop/s",
      .better = JOB_METRIC_MORE,
      .group = JOB_METRIC_SYSTEM,
-     .text =
-         "What a step computes, divided by how long it takes. Nothing that is computed twice counts twice.",
+     .text = "Floating-point operations of a step divided by its duration; recomputed operations count once.",
      .source = "Multiplications and additions of the planned step (products and attention), by the clock of "
                "the worker."},
     {.key = "sys/utilisation",
@@ -696,62 +688,62 @@ const struct job_metric job_metrics[] = {
      .unit = "share",
      .better = JOB_METRIC_MORE,
      .group = JOB_METRIC_SYSTEM,
-     .text = "Share of the device's fastest products that training reaches, 0 to 1. In fp32 or TF32 it is a "
-             "share of the bf16 peak all the same.",
+     .text = "Achieved share of the device's peak matrix product rate, 0 to 1. The peak is that of bf16, in "
+             "fp32 and TF32 runs too.",
      .source = "sys/flops by the matmul peak that the worker measured on this GPU (bf16).",
      .written = gpu},
     {.key = "sys/peak_flops",
      .title = "Measured matmul peak",
      .unit = "flop/s",
      .group = JOB_METRIC_SYSTEM,
-     .text = "What utilisation is a share of.",
-     .source = "Large square products in bf16, timed when the worker starts, or recalled for the same GPU, "
+     .text = "The reference of utilisation.",
+     .source = "Large square products in bf16, timed when the worker starts, or stored for the same GPU, "
                "driver and library.",
      .written = gpu},
     {.key = "sys/cpu",
      .title = "Processors busy",
      .group = JOB_METRIC_SYSTEM,
-     .text = "How many processors the worker kept busy: below its number of threads it waited for something.",
+     .text =
+         "Number of processors that the worker used; less than its number of threads means that it waited.",
      .source = "Processor time of the worker per second of the clock."},
     {.key = "mem/peak",
      .title = "Memory",
      .unit = "bytes",
      .group = JOB_METRIC_SYSTEM,
      .exact = true,
-     .text = "The most memory that the worker process has held so far.",
+     .text = "Peak memory of the worker process so far.",
      .source = "Largest resident set of the worker."},
     {.key = "mem/arena",
      .title = "Planned memory",
      .unit = "bytes",
      .group = JOB_METRIC_SYSTEM,
      .exact = true,
-     .text = "Bytes of the one arena that holds gradients, activations and workspace.",
+     .text = "Bytes of the arena for gradients, activations and workspace.",
      .source = "The memory plan, made before the first step."},
     {.key = "mem/optimizer",
      .title = "Memory of the optimiser",
      .unit = "bytes",
      .group = JOB_METRIC_SYSTEM,
      .exact = true,
-     .text =
-         "Bytes that were allocated for the optimiser's states: two numbers a parameter for AdamW, one for "
-         "momentum SGD. With ZeRO-1 those of rank 0.",
+     .text = "Bytes allocated for the optimiser state: two numbers per parameter for AdamW, one for momentum "
+             "SGD. With ZeRO-1, those of rank 0.",
      .source = "Sum over the memory that the worker allocated; DNT paper, table 2."},
     {.key = "mem/optimizer_per_parameter",
-     .title = "Memory of the optimiser, a parameter",
+     .title = "Memory of the optimiser per parameter",
      .unit = "bytes",
      .group = JOB_METRIC_SYSTEM,
      .exact = true,
-     .text = "Bytes that were allocated for the optimiser's states, divided by the number of parameters: 8 "
+     .text = "Bytes allocated for the optimiser state, divided by the number of parameters: 8 "
              "for AdamW "
              "and 4 for momentum SGD in 32-bit numbers.",
-     .source = "mem/optimizer by the parameters of the network."},
+     .source = "mem/optimizer divided by the number of parameters."},
     {.key = "system/gpu.<rank>/utilization",
      .title = "GPU busy",
      .unit = "share",
      .better = JOB_METRIC_MORE,
      .writer = JOB_METRIC_DAEMON,
      .group = JOB_METRIC_GPUS,
-     .text = "How much of the time a kernel ran on the GPU: far below 100 % the GPU waits, for data, for "
+     .text = "Share of time in which a kernel ran on the GPU; far below 100 % the GPU waits for data, for "
              "other ranks or for the host.",
      .source = "The driver (NVML): share of its last sampling period in which a kernel ran; the mean between "
                "two points.",
@@ -762,15 +754,15 @@ const struct job_metric job_metrics[] = {
      .writer = JOB_METRIC_DAEMON,
      .group = JOB_METRIC_GPUS,
      .exact = true,
-     .text = "Memory in use on the GPU, what the driver keeps for itself included.",
-     .source = "The driver (NVML): the most in use between two points, by anyone.",
+     .text = "Memory in use on the GPU, including memory reserved by the driver.",
+     .source = "The driver (NVML): the maximum between two points, over all processes.",
      .written = gpu},
     {.key = "system/gpu.<rank>/power",
      .title = "GPU power",
      .unit = "watts",
      .writer = JOB_METRIC_DAEMON,
      .group = JOB_METRIC_GPUS,
-     .text = "Power that the GPU drew: near its limit the clocks go down.",
+     .text = "Power draw of the GPU; near its limit the clocks are reduced.",
      .source = "The driver (NVML): the mean between two points.",
      .written = gpu},
     {.key = "system/gpu.<rank>/temperature",
@@ -779,20 +771,20 @@ const struct job_metric job_metrics[] = {
      .writer = JOB_METRIC_DAEMON,
      .group = JOB_METRIC_GPUS,
      .exact = true,
-     .text = "Temperature of the GPU: near its limit the clocks go down.",
-     .source = "The driver (NVML): the greatest between two points.",
+     .text = "Temperature of the GPU; near its limit the clocks are reduced.",
+     .source = "The driver (NVML): the maximum between two points.",
      .written = gpu},
     {.key = "steps_per_epoch",
      .title = "Steps of an epoch",
      .group = JOB_METRIC_SYSTEM,
      .exact = true,
-     .text = "How many optimiser steps see every training sample once.",
+     .text = "Number of optimiser steps per pass over the training set.",
      .source = "Training samples divided by the batch."},
     {.key = "check/judged",
      .title = "Criteria of the check",
      .group = JOB_METRIC_TRAINING,
      .exact = true,
-     .text = "Numbers of the table that a criterion is about, over all seeds.",
+     .text = "Number of table entries with a criterion, over all seeds.",
      .source = "A job of kind check.",
      .written = checks},
     {.key = "check/failed",
@@ -800,7 +792,7 @@ const struct job_metric job_metrics[] = {
      .better = JOB_METRIC_LESS,
      .group = JOB_METRIC_TRAINING,
      .exact = true,
-     .text = "Numbers of the table that lie outside of their criterion: the check holds if there is none.",
+     .text = "Number of table entries that violate their criterion; the check holds if there are none.",
      .source = "A job of kind check.",
      .written = checks},
 };

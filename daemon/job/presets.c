@@ -132,15 +132,16 @@ const size_t job_recipe_count = sizeof job_recipes / sizeof *job_recipes;
 /* ---- Data sets ---- */
 
 #define FOLDERS                                                                                              \
-    "a folder, .tar or .tar.gz: train/CLASS/*.jpg|.jpeg|.png and val/CLASS/... (valid, validation and, for " \
+    "a folder, .tar or .tar.gz: train/CLASS/*.jpg|.jpeg|.png and val/CLASS/... (also valid or validation; "  \
+    "without "                                                                                               \
     "want of "                                                                                               \
-    "those, test too), or CLASS/... alone with data.split fraction or count"
+    "these, test), or CLASS/... alone with data.split fraction or count"
 #define PARTS                                                                                                \
     "a folder with a training file (train.txt, ptb.train.txt, wiki.train.tokens, wiki.train.raw or "         \
     "train.tokens) and a "                                                                                   \
-    "validation file (the same with valid, or val.txt, validation.txt), plain or with .gz behind"
+    "validation file (the same with valid, or val.txt, validation.txt), uncompressed or .gz"
 #define DOCUMENTS                                                                                            \
-    "a folder of text files, one document each, whose names end in .txt or .txt.gz, in folders of any "      \
+    "a folder of text files, one document each, with names ending in .txt or .txt.gz, in folders of any "    \
     "depth up "                                                                                              \
     "to 8; the files below train, validation (or valid, val) and test are these parts, where there are "     \
     "such "                                                                                                  \
@@ -201,7 +202,7 @@ static const struct job_dataset_info datasets[] = {
                                    .side = {64, 64},
                                    .channels = 3,
                                    .classes = 200,
-                                   .layout = FOLDERS "; val/images with val_annotations.txt is understood"},
+                                   .layout = FOLDERS "; val/images with val_annotations.txt is supported"},
     [JOB_DATASET_IMAGE_FOLDER] = {.name = "image_folder",
                                   .available = true,
                                   IMAGES,
@@ -219,8 +220,8 @@ static const struct job_dataset_info datasets[] = {
          .lra = {2048, 512},
          .cut = 2000,
          .layout = "a .tsv with the columns Target and Source, or a folder with basic_train.tsv, "
-                   "basic_val.tsv and basic_test.tsv (or train, valid, test); plain or with .gz "
-                   "behind; parentheses are left out"},
+                   "basic_val.tsv and basic_test.tsv (or train, valid, test); uncompressed or .gz; "
+                   "parentheses are ignored"},
     [JOB_DATASET_LISTOPS_GEN] = {.name = "listops_gen",
                                  .available = true,
                                  SEQUENCES,
@@ -277,7 +278,7 @@ static const struct job_dataset_info datasets[] = {
     [JOB_DATASET_TEXT] = {.name = "text",
                           .available = true,
                           TOKENS,
-                          .layout = "one file of text, plain or gzip'd"},
+                          .layout = "one text file, uncompressed or .gz"},
     [JOB_DATASET_PTB] = {.name = "ptb", .available = true, TOKENS, .layout = PARTS},
     [JOB_DATASET_WIKITEXT2] = {.name = "wikitext2", .available = true, TOKENS, .layout = PARTS},
     [JOB_DATASET_WIKITEXT103] = {.name = "wikitext103", .available = true, TOKENS, .layout = PARTS},

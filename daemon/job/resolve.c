@@ -206,7 +206,7 @@ static int group_layer(struct job_ctx *c, enum job_group group)
                 decides = layer;
                 c->layer[i] = (uint8_t)layer;
                 if (first)
-                    job_ctx_error(c, job_fields[i].pointer, "give this or %s, not both", first);
+                    job_ctx_error(c, job_fields[i].pointer, "set this or %s, not both", first);
                 first = job_fields[i].pointer;
             }
             json_decref(v);
@@ -307,7 +307,7 @@ static void warn_computed(struct job_ctx *c, const struct job_field *f, json_t *
     json_t *same = json_is_number(given) ? job_json_num(json_number_value(given)) : json_incref(given);
 
     if (!json_equal(same, v))
-        job_ctx_warning(c, f->pointer, "is computed; the given value is replaced");
+        job_ctx_warning(c, f->pointer, "is computed; the value in the document is ignored");
     json_decref(same);
 }
 

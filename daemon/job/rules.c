@@ -60,12 +60,12 @@ json_t *job_rule_arch(struct job_ctx *c)
     if (job_ctx_bad(c, "/model/preset"))
         return NULL;
     return missing(c, "/model/arch",
-                   "is needed: name model.preset, or model.arch with width, depth and heads");
+                   "is needed: set model.preset, or model.arch with width, depth and heads");
 }
 
 json_t *job_rule_dataset(struct job_ctx *c)
 {
-    return missing(c, "/data/dataset", "is needed: name the data set");
+    return missing(c, "/data/dataset", "is needed: the name of a data set");
 }
 
 static json_t *shape(struct job_ctx *c, const char *pointer)
@@ -73,7 +73,7 @@ static json_t *shape(struct job_ctx *c, const char *pointer)
     /* Where the architecture is in doubt, or takes arrays instead, there is nothing to ask for. */
     if (job_ctx_bad(c, "/model/arch") || job_ctx_bad(c, "/model/preset"))
         return NULL;
-    return missing(c, pointer, "is needed where no preset is named");
+    return missing(c, pointer, "is needed without a preset");
 }
 
 /* Of a network of stages: from its list; 1 where that is missing, which job_check_stages reports. */
@@ -356,7 +356,7 @@ json_t *job_rule_tokenizer_path(struct job_ctx *c)
         return json_null();
     root = (int)strcspn(d->path, "/");
     if (root > 255)
-        return missing(c, "/data/tokenizer_path", "is needed: the folder of the tokenizer's files");
+        return missing(c, "/data/tokenizer_path", "is needed: the folder with the tokenizer's files");
     snprintf(path, sizeof path, "%.*s/gpt2-bpe", root, d->path);
     return word(c, path);
 }
@@ -476,8 +476,8 @@ json_t *job_rule_start(struct job_ctx *c)
 {
     if (!job_ctx_bad(c, "/train/start"))
         job_ctx_error(c, "/train/start",
-                      "names no file that is known here: submit the job with train.start.model, or with "
-                      "train.start.run and train.start.checkpoint, and polyd finds it");
+                      "is filled in by polyd when a job is submitted with train.start.model, or with "
+                      "train.start.run and train.start.checkpoint");
     return NULL;
 }
 
@@ -485,10 +485,9 @@ json_t *job_rule_start(struct job_ctx *c)
 json_t *job_rule_teacher(struct job_ctx *c)
 {
     if (!job_ctx_bad(c, "/train/teacher/model") && !job_ctx_bad(c, "/train/teacher/path"))
-        job_ctx_error(
-            c, "/train/teacher/model",
-            "names no version that is known here: a teacher stands in train.teacher of a job that is "
-            "submitted, not in overrides or axes");
+        job_ctx_error(c, "/train/teacher/model",
+                      "is filled in by polyd when a job is submitted with train.teacher; overrides and axes "
+                      "cannot set a teacher");
     return NULL;
 }
 

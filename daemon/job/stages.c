@@ -49,11 +49,11 @@ static bool check_lists(struct job_ctx *c)
             job_ctx_error(c, lists[i].pointer, "is needed by a %s: the %s of each stage",
                           job_arch_name(m->arch), lists[i].what);
         else if (lists[i].list->count > STAGES_MAX)
-            job_ctx_error(c, lists[i].pointer, "has %zu stages, at most %d", lists[i].list->count,
-                          STAGES_MAX);
+            job_ctx_error(c, lists[i].pointer, "has %zu stages, more than the %d allowed",
+                          lists[i].list->count, STAGES_MAX);
         else if (lists[i].list->count != m->widths.count)
-            job_ctx_error(c, lists[i].pointer, "has %zu stages, model.widths %zu", lists[i].list->count,
-                          m->widths.count);
+            job_ctx_error(c, lists[i].pointer, "has %zu stages, but model.widths has %zu",
+                          lists[i].list->count, m->widths.count);
         else
             continue;
         return false;
@@ -65,7 +65,7 @@ static bool check_lists(struct job_ctx *c)
         json_decref(own);
         if (same || job_ctx_bad(c, singles[i].pointer))
             continue;
-        job_ctx_error(c, singles[i].pointer, "follows from the lists of a %s: leave it out",
+        job_ctx_error(c, singles[i].pointer, "follows from the lists of a %s: omit it",
                       job_arch_name(m->arch));
         return false;
     }

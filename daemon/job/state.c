@@ -33,7 +33,7 @@ static const char *const job_moves[JOB_STATE_COUNT][JOB_STATE_COUNT] = {
     [JOB_FAILED] =
         {
             [JOB_QUEUED] = "retry",
-            [JOB_RUNNING] = "its run, thought lost, is heard of again",
+            [JOB_RUNNING] = "its lost run has sent something again",
         },
 };
 
@@ -49,7 +49,7 @@ static const char *const run_moves[JOB_RUN_STATE_COUNT][JOB_RUN_STATE_COUNT] = {
             [JOB_RUN_STARTING] = "devices granted, attempt n+1",
             [JOB_RUN_PAUSED] = "pause",
             [JOB_RUN_CANCELLING] = "cancel",
-            [JOB_RUN_ENDED] = "failed: can never fit any more",
+            [JOB_RUN_ENDED] = "failed: no longer fits this machine",
         },
     [JOB_RUN_STARTING] =
         {
@@ -83,7 +83,7 @@ static const char *const run_moves[JOB_RUN_STATE_COUNT][JOB_RUN_STATE_COUNT] = {
     [JOB_RUN_ENDED] =
         {
             [JOB_RUN_QUEUED] = "retry of one that failed",
-            [JOB_RUN_RUNNING] = "thought lost, it is heard of again",
+            [JOB_RUN_RUNNING] = "lost, but has sent something again",
         },
 };
 
@@ -96,7 +96,7 @@ static const char *const attempt_names[JOB_ATTEMPT_STATE_COUNT] = {
 };
 
 static const char stop_said[] = "cancel, drain or SIGTERM";
-static const char gone_said[] = "bye, or the process is gone";
+static const char gone_said[] = "worker reported its end, or the process is gone";
 
 static const char *const attempt_moves[JOB_ATTEMPT_STATE_COUNT][JOB_ATTEMPT_STATE_COUNT] = {
     [JOB_ATTEMPT_STARTING] =

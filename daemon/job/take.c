@@ -99,7 +99,7 @@ static json_t *take_string(struct job_ctx *c, const struct job_field *f, json_t 
     }
     if (f->flags & JOB_F_WORD &&
         text[strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")]) {
-        job_ctx_error(c, f->pointer, "may hold letters, digits, \".\", \"_\" and \"-\" only");
+        job_ctx_error(c, f->pointer, "may contain only letters, digits, \".\", \"_\" and \"-\"");
         return NULL;
     }
     if (f->check && !f->check(c, f, text))
@@ -290,7 +290,7 @@ static json_t *take_tags(struct job_ctx *c, const struct job_field *f, json_t *v
     if (!json_is_object(v))
         return wrong(c, f, "an object of strings", v);
     if ((double)n > f->max) {
-        job_ctx_error(c, f->pointer, "at most %.0f tags, and there are %zu", f->max, n);
+        job_ctx_error(c, f->pointer, "at most %.0f tags are allowed, and there are %zu", f->max, n);
         return NULL;
     }
     tags = pd_arena_alloc(c->run->arena, (n ? n : 1) * sizeof *tags);
@@ -356,7 +356,7 @@ static json_t *take_param(struct job_ctx *c, const struct job_param *p, json_t *
             goto bad;
         }
         if (p->rising && i && d <= items[i - 1]) {
-            job_ctx_error(c, pointer, "must grow from entry to entry");
+            job_ctx_error(c, pointer, "must be strictly increasing");
             goto bad;
         }
         items[i] = d;
@@ -391,7 +391,7 @@ static json_t *take_params(struct job_ctx *c, const struct job_field *f, json_t 
     if (!json_is_object(v))
         return wrong(c, f, "an object", v);
     if (!check && json_object_size(v) > 0) {
-        job_ctx_error(c, f->pointer, "belongs to a job of kind check, and this one trains");
+        job_ctx_error(c, f->pointer, "is for jobs of kind check; this job has kind train");
         return NULL;
     }
     if (!check || job_ctx_bad(c, "/check")) /* whose parameters they are is not known */
@@ -440,7 +440,7 @@ static json_t *take_depends(struct job_ctx *c, const struct job_field *f, json_t
     if (!json_is_array(v))
         return wrong(c, f, "an array", v);
     if ((double)n > f->max) {
-        job_ctx_error(c, f->pointer, "at most %.0f jobs, and there are %zu", f->max, n);
+        job_ctx_error(c, f->pointer, "at most %.0f jobs are allowed, and there are %zu", f->max, n);
         return NULL;
     }
     list = pd_arena_alloc(c->run->arena, (n ? n : 1) * sizeof *list);
@@ -460,8 +460,8 @@ static json_t *take_depends(struct job_ctx *c, const struct job_field *f, json_t
         json_object_foreach(e, key, ignored)
         {
             if (strcmp(key, "job") != 0 && strcmp(key, "when") != 0) {
-                job_ctx_error(c, f->pointer, "entry %zu: unknown key \"%.100s\"; there are job and when", i,
-                              key);
+                job_ctx_error(c, f->pointer, "entry %zu: unknown key \"%.100s\"; the keys are job and when",
+                              i, key);
                 goto bad;
             }
         }

@@ -37,14 +37,14 @@
 #define SIGMA_T NUM("sigma_t", 1e-3, 10, "1", "standard deviation of the entries of Q and K")
 
 static const struct job_param common[] = {
-    INT("seed", 0, 9007199254740991.0, "0", "the first seed of the draws"),
-    INT("seeds", 1, 16, "3", "how many seeds, one after the other; a criterion must hold for every one"),
+    INT("seed", 0, 9007199254740991.0, "0", "first seed of the random draws"),
+    INT("seeds", 1, 16, "3", "number of consecutive seeds; a criterion must hold for each"),
 };
 
 ROWS t1[] = {INTS("N", 2, 4096, "[8,16,32,64,128,256,512,1024]", "numbers of tokens N"),
              NUMS("t", 0, 1000, "[0,0.1,1,3,10,100]", "factors t of the logits A = t G"), END};
 ROWS t2[] = {INTS("N", 2, 512, "[2,3,8,32,128]", "lengths of rows"),
-             INT("rows", 100, 100000, "4000", "rows of each kind and length"), END};
+             INT("rows", 100, 100000, "4000", "rows per distribution and length"), END};
 ROWS t3[] = {INTS("N", 16, 16384, "[16,64,256,1024,4096]", "numbers of tokens N"),
              NUMS("s", 0.01, 5, "[0.077,0.25,0.5,1,3]", "standard deviations s of the logits"),
              INT("rows", 100, 100000, "1000", "rows at each N and s"), END};
@@ -81,17 +81,18 @@ ROWS t11[] = {INT("N", 2, 1024, "256", "number of tokens N"),
               DEGREES("[1,2,3,4,5,6]"),
               DRAWS("40", "initialisations"),
               END};
-ROWS t12[] = {INTS("n", 2, 65536, "[8,32,128,512,2048,8192,16384]", "numbers of tokens n"),
-              INTS("d", 1, 128, "[1,32,64]", "dimensions d of the tokens"),
-              NUMS("A", 0.01, 10, "[0.25,1,3]", "factors A of the logits A x_i.x_j / sqrt(d)"),
-              INT("draws", 20, 100000, "4000", "sequences of the greatest n at d = 1; fewer at a greater d"),
-              NUM("mean", 0, 10, "0.5", "token mean of the last part, in standard deviations"),
-              END};
+ROWS t12[] = {
+    INTS("n", 2, 65536, "[8,32,128,512,2048,8192,16384]", "numbers of tokens n"),
+    INTS("d", 1, 128, "[1,32,64]", "dimensions d of the tokens"),
+    NUMS("A", 0.01, 10, "[0.25,1,3]", "factors A of the logits A x_i.x_j / sqrt(d)"),
+    INT("draws", 20, 100000, "4000", "number of sequences at the greatest n for d = 1; fewer for greater d"),
+    NUM("mean", 0, 10, "0.5", "mean of the tokens in the last part, in standard deviations"),
+    END};
 ROWS t13[] = {INTS("n", 2, 65536, "[8,32,128,512,2048,8192]", "numbers of tokens n"),
               INT("d", 1, 256, "32", "dimension d of the values"),
               INTS("p", 1, 5, "[1,2,3,4,5]", "powers p"),
               NUM("s", 0.01, 5, "1", "standard deviation s of the logits"),
-              DRAWS("100", "sequences of the greatest n"),
+              DRAWS("100", "number of sequences at the greatest n"),
               END};
 ROWS t14[] = {
     NUMS("kappa", 1e-4, 1e6, "[0.01,0.1,1,3,10,30,100,300,1000]", "factors kappa of the embeddings"),
@@ -106,14 +107,14 @@ ROWS t17[] = {
     NUMS("c", 0.01, 1e6, "[0.1,1,10,100,1000]", "factors c of the weights, and of the input's norm"),
     INTS("d", 2, 4096, "[16,64,256,1024]", "dimensions d of random vectors"),
     INT("draws", 1000, 1000000, "10000", "pairs of random vectors at each d"),
-    INT("steps", 1, 1000, "60", "training steps of the network whose residual branches are measured"), END};
+    INT("steps", 1, 1000, "60", "training steps before the residual branches are measured"), END};
 ROWS t18[] = {INT("steps", 1, 2000, "60", "training steps before the gradient is taken"),
-              INT("batch", 8, 512, "64", "images of a step"), INT("depth", 1, 12, "4", "blocks"),
+              INT("batch", 8, 512, "64", "images per step"), INT("depth", 1, 12, "4", "blocks"),
               INT("width", 8, 128, "48", "model width"), END};
 ROWS t19[] = {NUMS("eps", 0, 1, "[1e-12,1e-9,1e-6,1e-3,0.1]", "epsilons of the norms"),
               INT("N", 2, 16, "6", "number of tokens N"), INT("D", 4, 64, "12", "model width D"), END};
 ROWS t20[] = {INT("steps", 2, 1000, "10", "steps of each optimiser"),
-              INT("parameters", 1, 100000, "37", "numbers that are optimised"), END};
+              INT("parameters", 1, 100000, "37", "number of variables to optimise"), END};
 
 static const struct {
     const char *name;

@@ -162,8 +162,8 @@ static json_t *job_of(const json_t *said, const char *tokenizer, struct job_repo
 
         snprintf(place, sizeof place, "#/%.100s", key);
         job_report_error(report, place,
-                         "is no part of a network's description: there are preset, model, attention, "
-                         "norm, data, mean, std and classes");
+                         "is not a member of a network's description; the members are preset, model, "
+                         "attention, norm, data, mean, std and classes");
     }
     for (size_t i = 0; ok && i < sizeof sections / sizeof *sections; i++) {
         value = json_object_get(said, sections[i]);
@@ -204,7 +204,7 @@ static void take_channels(const json_t *said, const char *key, bool positive, fl
     }
     snprintf(place, sizeof place, "#/%s", key);
     if (!good)
-        job_report_error(report, place, "must be a list of one to three %snumbers, one a channel",
+        job_report_error(report, place, "must be a list of one to three %snumbers, one per channel",
                          positive ? "positive " : "");
     else
         *ret_count = (int)n;
@@ -225,7 +225,7 @@ static bool take_classes(const json_t *said, struct pd_buf *names, int64_t *ret_
             pd_buf_printf(names, "%s%s", i ? "\n" : "", name);
     }
     if (!good)
-        job_report_error(report, "#/classes", "must be a list of names, one a class, without line ends");
+        job_report_error(report, "#/classes", "must be a list of names, one per class, without line breaks");
     return pd_buf_err(names) == PD_OK;
 }
 
@@ -257,7 +257,7 @@ enum pd_err job_weights_read(const char *json, size_t len, const char *tokenizer
         goto out;
     }
     if (ret->mean_count != ret->std_count && !report->error_count)
-        job_report_error(report, "#/std", "goes with mean: one number a channel in each");
+        job_report_error(report, "#/std", "requires mean, with the same number of channels");
     text = json_dumps(doc, JSON_COMPACT | JSON_REAL_PRECISION(17));
     err = text ? job_parse(text, strlen(text), &env, &job, report) : PD_ERR_NOMEM;
     if (err == PD_OK)

@@ -150,7 +150,7 @@ test('other members are checked too', real, async () => {
     await refused({ ...f, params: { a: { init: 'log(0-1)' } } }, '/params/a/init', /no finite number/);
     await refused({ ...f, params: { a: { init: -1, form: 'log' } } }, '/params/a/init', /above 0/);
     await refused({ ...f, params: { a: { init: 1, form: 'sigmoid' } } }, '/params/a/init', /between 0 and 1/);
-    await refused({ ...f, params: { b: { init: 1 } } }, '/params/b', /does not name/);
+    await refused({ ...f, params: { b: { init: 1 } } }, '/params/b', /has no scalar/);
     const broken = await host.call('POST', '/api/v1/formulas/check', { body: '{', headers: { 'content-type': 'application/json' } });
     assert.equal(broken.status, 400);
 });

@@ -129,8 +129,8 @@ test('a dry run forecasts, and names what does not fit together', { skip, timeou
         assert.match(reply.json.errors[0].detail, says);
     };
     await refused({}, '#/data/path', /is needed: a file of labelled texts or a folder of such files/);
-    await refused({ path: 'text/reviews/one.jsonl', split: { rule: 'given' } }, '#/data/split/rule', /is not split already; use standard, fraction or count/);
-    await refused({ path: 'text/reviews/one.jsonl' }, '#/data/dataset', /holds no images, which a vit needs/, { model: { preset: 'vit_micro' } });
+    await refused({ path: 'text/reviews/one.jsonl', split: { rule: 'given' } }, '#/data/split/rule', /has no parts; use standard, fraction or count/);
+    await refused({ path: 'text/reviews/one.jsonl' }, '#/data/dataset', /has no images, which a vit needs/, { model: { preset: 'vit_micro' } });
     await refused({ path: 'text/reviews/one.jsonl', split: { rule: 'count', train: 40, val: 9 } }, '#/data/split/val', /asks for 9 samples, there are 1/);
     await refused({ path: 'text/reviews' }, '#/data/path', /holds no train.tsv, train.csv or train.jsonl/);
     const { fields, datasets } = (await host.get('/api/v1/fields')).json;

@@ -78,7 +78,7 @@ test('a document that cannot run is refused with the field', { skip, timeout: 12
         [text('some.txt', { tokenizer: 'gpt2_bpe' }), '#/data/tokenizer_path', /cannot open 'text\/gpt2-bpe': No such file.*encoder.json and vocab.bpe.*name their folder/],
         [text('some.txt', { split: { rule: 'count', train: 800, val: 800 } }), '#/data/split', /asks for more bytes than the 840/],
         [text('', { dataset: 'text_gen', path: undefined, split: { rule: 'count', train: 16, val: 100 } }), '#/data/split', /the training part of 'text_gen' is shorter than data.context \+ 1/],
-        [digits({ batch: 100000 }), '#/train/batch', /the training set has 256 samples, less than one batch of 100000: make train.batch smaller/],
+        [digits({ batch: 100000 }), '#/train/batch', /the training set has 256 samples, less than one batch of 100000: reduce train.batch/],
         [digits({ schedule: { warmup_steps: 500 } }), '#/train/schedule/warmup_steps', /the warm-up of 500 steps is longer than the run of 8/],
         [digits({}, { slots: 2 }), '#/resources/slots', /2 cpu slots are asked for, this machine has 1/],
     ]) {

@@ -122,7 +122,7 @@ describe('attention', { skip }, () => {
 
     test('test_e2e_attention_of_a_run_without_matrices_says_how_to_have_them', async () => {
         const page = await open(bare);
-        await page.getByText('This run keeps no attention matrices').waitFor();
+        await page.getByText('This run does not record attention matrices').waitFor();
         await card(page, 'Attention norm ‖A‖').locator('canvas').waitFor();
         assert.equal(await page.getByLabel('Layer', { exact: true }).isVisible(), false);
         await browser.close(page);

@@ -43,7 +43,7 @@ describe('getting rid of things', { skip: findChromium() === null && 'no Chromiu
         await page.goto(`${daemon.url}/#/runs/${one}`);
         await page.getByRole('button', { name: 'Delete' }).click();
         const dialog = page.getByRole('dialog');
-        assert.match(await dialog.innerText(), /Delete this run\?[\s\S]*[KM]iB\) are removed for good[\s\S]*cannot be taken back/);
+        assert.match(await dialog.innerText(), /Delete this run\?[\s\S]*[KM]iB\) are deleted permanently[\s\S]*cannot be undone/);
         await dialog.getByRole('button', { name: 'Keep it' }).click();
         assert.equal((await daemon.get(`/api/v1/runs/${one}`)).id, one);
         await page.getByRole('button', { name: 'Delete' }).click();

@@ -204,7 +204,7 @@ describe('charts', { skip, timeout: 240000 }, () => {
         await page.keyboard.press('Escape');
         assert.deepEqual((await limits()).filter(v => v < 41 || v > 44), []);
         await panel.getByText(/beyond the range/).waitFor();
-        await panel.getByRole('button', { name: /make larger/ }).click();
+        await panel.getByRole('button', { name: /enlarge/ }).click();
         await until('a large panel', async () => (await panel.locator('.chart-plot').boundingBox()).height > 400);
         const again = await browser.open(page.url());
         const same = again.locator('[data-panel="logit/max"]');
@@ -278,12 +278,12 @@ describe('charts', { skip, timeout: 240000 }, () => {
         assert.ok(wide.width > 1.8 * (await page.locator('[data-panel="burst"]').boundingBox()).width);
         await page.getByLabel('Find panels').fill('logit|burst');
         await until('two panels', async () => (await page.locator('.chart:visible').count()) === 2);
-        await page.getByLabel('Panels in a row').selectOption('1 column');
+        await page.getByLabel('Charts per row').selectOption('1 column');
         await until('one column', async () => (await page.locator('[data-panel="burst"]').boundingBox()).width > 1000);
         assert.match(page.url(), /panels=logit%7Cburst/);
         assert.match(page.url(), /wide=1/);
         await page.getByLabel('Find panels').fill('nothing has this name');
-        await page.getByText('No panel has this name.').waitFor();
+        await page.getByText('No chart has this name.').waitFor();
         await page.getByLabel('Find panels').fill('');
         await page.getByText('Resource use').click();
         await page.locator('[data-panel="sys/flops"] canvas').waitFor();

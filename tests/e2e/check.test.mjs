@@ -80,7 +80,7 @@ describe('checks of the theory', { skip: findChromium() === null && 'no Chromium
         await daemon.reach(failing, 'succeeded');
         const page = await browser.open(`${daemon.url}/#/runs/${failing}`);
         const { rows } = (await daemon.get(`/api/v1/runs/${failing}/check`)).result, failed = rows.filter(r => r.pass === false);
-        await page.getByText(`Shown are the ${failed.length} numbers outside of their criterion.`).waitFor();
+        await page.getByText(`Showing the ${failed.length} numbers that violate their criterion.`).waitFor();
         assert.equal(await page.locator('table.results tbody tr').count(), failed.length);
         await page.getByRole('button', { name: `Show all ${rows.length} numbers` }).click();
         assert.equal(await page.locator('table.results tbody tr').count(), rows.length);

@@ -137,7 +137,7 @@ describe('what experiments have shown', { skip: findChromium() === null && 'no C
         await (await news).finished();
         await page.evaluate(() => new Promise(done => { requestAnimationFrame(() => requestAnimationFrame(() => done(null))); }));
         await page.mouse.up();
-        await page.getByRole('dialog').getByText('To be seen', { exact: false }).waitFor();
+        await page.getByRole('dialog').getByText('Expected:', { exact: false }).waitFor();
         await page.getByText('Other labels (3)').waitFor();
         await browser.close(page);
     });

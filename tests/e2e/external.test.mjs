@@ -44,7 +44,7 @@ describe('runs of one’s own', { skip: findChromium() === null && 'no Chromium 
         assert.equal(await page.getByRole('tab', { name: 'Configuration' }).getAttribute('aria-selected'), 'true');
         await page.goto(`${daemon.url}/#/runs/${lost}?tab=checkpoints`);
         await page.getByText('nothing was heard of it for 5 s').waitFor();
-        await page.getByText('As soon as it sends something, the run goes on.').waitFor();
+        await page.getByText('The run continues with its next message.').waitFor();
         assert.deepEqual(await page.locator('.head .row button:visible').allTextContents(), ['Archive', 'Delete']);
         assert.equal(await page.getByRole('tab', { name: 'Charts' }).getAttribute('aria-selected'), 'true');
         await browser.close(page);

@@ -114,7 +114,7 @@ describe('first minutes', { skip, timeout: 400000 }, () => {
             await page.getByRole('button', { name: 'Clear' }).click();
             await page.getByText('Draw a digit.', { exact: true }).waitFor();
             await stroke(page, digit);
-            /* The picture that the model sees is read from the page; the test asks the API about it by itself. Answers to parts of
+            /* The image that the model receives is read from the page; the test asks the API about it by itself. Answers to parts of
              * the drawing come first: what stands at last counts. */
             await until(`the page to name the drawn ${digit}`, async () => {
                 const now = await page.evaluate(() => {
@@ -328,7 +328,7 @@ describe('first minutes', { skip, timeout: 400000 }, () => {
         await notes.getByLabel('Notes, Markdown').fill('Mine.');
         await page.unroute('**').catch(() => {});
         await notes.getByRole('button', { name: 'Save' }).click();
-        await page.getByText('Somebody else changed this job meanwhile').waitFor();
+        await page.getByText('This job was changed by another client').waitFor();
         assert.equal((await full.get(`/api/v1/jobs/${job}`)).notes, 'Theirs.');
         page.problems = page.problems.filter(text => !/412/.test(text));
         await browser.close(page);
@@ -510,7 +510,7 @@ describe('first minutes', { skip, timeout: 400000 }, () => {
         await until('the sweep', async () => page.url().endsWith(`#/jobs/${jobs[0].id}`));
         await page.keyboard.press('Control+k');
         await field.fill('no such thing');
-        await page.getByText('Nothing has this name or number.').waitFor();
+        await page.getByText('No match for this name or number.').waitFor();
         assert.equal(await field.getAttribute('aria-expanded'), 'false');
         await page.keyboard.press('Control+k');
         await field.waitFor({ state: 'detached' });
@@ -528,7 +528,7 @@ describe('first minutes', { skip, timeout: 400000 }, () => {
         await page.locator('#live[data-state="on"]').waitFor();
         empty.process.kill('SIGTERM');
         await empty.ended;
-        await page.getByText(/Not connected since \d+:\d+:\d+: these figures are old/).waitFor({ timeout: 12000 });
+        await page.getByText(/Not connected since \d+:\d+:\d+: these values are out of date/).waitFor({ timeout: 12000 });
         await empty.up();
         await page.locator('#away').waitFor({ state: 'hidden', timeout: 30000 });
         await browser.close(page);

@@ -326,7 +326,7 @@ describe('pages', { skip }, () => {
             const unlikely = colours.scale.slice(2).map(({ alpha }) => alpha);
             assert.deepEqual(unlikely, unlikely.slice().sort((a, b) => a - b));
             assert.ok(colours.scale[0].warm === false && colours.scale[6].warm === true);
-            await page.getByText('orange was not, and the stronger the less likely').waitFor();
+            await page.getByText('orange ones were unlikely').waitFor();
             await browser.close(page);
         }
     });
@@ -395,7 +395,7 @@ describe('pages', { skip }, () => {
         await empty.ended;
         await page.locator('#live[data-state="lost"]').waitFor();
         await page.getByRole('link', { name: 'Models' }).click();
-        await page.getByText('polyd does not answer').waitFor();
+        await page.getByText('polyd does not respond').waitFor();
         await empty.up();
         await page.locator('#live[data-state="on"]').waitFor({ timeout: 30000 });
         await page.getByText('No models yet').waitFor();

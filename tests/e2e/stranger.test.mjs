@@ -85,7 +85,7 @@ describe('a stranger', { skip, timeout: 300000 }, () => {
             await use(page.locator('.grid-row .name'));
             await page.getByRole('tab', { name: 'Configuration' }).waitFor();
             await use(page.getByRole('button', { name: 'Copy the link to this view' }));
-            await page.getByText('Link copied').waitFor();
+            await page.getByText('Link to this view copied').waitFor();
             const link = await page.evaluate(() => navigator.clipboard.readText());
             assert.ok(actions + 1 <= MOST, `${actions + 1} actions`);
             const title = await page.locator('h1').innerText();

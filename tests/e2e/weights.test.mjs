@@ -50,7 +50,7 @@ describe('weights', { skip }, () => {
         for (const step of [4, 6])
             await page.getByLabel(`Average with the checkpoint of step ${step}`).check();
         await page.getByRole('button', { name: 'Average 2 checkpoints' }).click();
-        await page.getByText(/mean of the checkpoints of steps 4, 6/).waitFor();
+        await page.getByText(/average of the checkpoints of steps 4, 6/).waitFor();
         await page.getByLabel('Name of the model').fill('soup');
         await page.getByRole('button', { name: 'Register', exact: true }).last().click();
         await page.getByText('average of 2 checkpoints').waitFor();
@@ -66,8 +66,8 @@ describe('weights', { skip }, () => {
         const page = await browser.open(`${daemon.url}/#/runs/${run}?tab=checkpoints`);
         await page.getByLabel('Continue from the checkpoint of step 6').click();
         const editor = page.getByLabel('Job document, JSON');
-        await page.getByText(/begins with the weights of run \d+, step 6/).waitFor();
-        await page.getByLabel(/Go on with the run/).check();
+        await page.getByText(/starts from the weights of run \d+, step 6/).waitFor();
+        await page.getByLabel(/Also load the optimiser state/).check();
         const document = JSON.parse(await editor.inputValue());
         assert.deepEqual(document.train.start, { run, checkpoint: 6, optimizer: true });
         assert.deepEqual([document.name, document.model, document.data, document.train.optimizer], [`from run ${run}, step 6`, digits.model, digits.data, digits.train.optimizer]);
@@ -93,7 +93,7 @@ describe('weights', { skip }, () => {
         await page.locator('.model-list', { hasText: 'ids' }).getByText('ids').click();
         await page.getByText('upload (token ids)').waitFor();
         await page.getByRole('button', { name: 'Load version 1' }).first().click();
-        await page.getByText(/came without a tokenizer: a prompt is token ids from 0 to 20/).waitFor();
+        await page.getByText(/has no tokenizer: prompt and answer are token ids from 0 to 20/).waitFor();
         await page.getByLabel('Tokens').fill('5');
         await page.getByRole('button', { name: 'Continue the text' }).click();
         await page.getByText(/5 tokens in/).waitFor();

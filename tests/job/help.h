@@ -116,7 +116,7 @@ static inline struct parsed want_ok(const char *text)
 {
     struct parsed p = parse(text);
     const bool split = told(p.report.warnings, p.report.warning_count, "#/data/split/rule",
-                            "standard keeps training, validation and test apart");
+                            "standard separates training, validation and test");
 
     if (p.err != PD_OK || p.report.warning_count > split) {
         dump(&p);

@@ -547,7 +547,7 @@ static void test_every_preset_resolves_or_is_refused_by_name(void **state)
     want_error("{\"template\":\"E19\"}", "#/template", "unknown template");
     want_error("{\"template\":\"theory/T0\"}", "#/template", "unknown template");
     want_error("{\"template\":\"E1\"}", "#/template", "unknown template");
-    want_error("{\"params\":{\"a\":1}}", "#/params", "belongs to a job of kind check");
+    want_error("{\"params\":{\"a\":1}}", "#/params", "is for jobs of kind check");
 }
 
 static void test_description_holds_every_field(void **state)

@@ -438,7 +438,7 @@ static void test_an_axis_without_effect_is_warned_of(void **state)
         /* which of nesterov and dampening has no effect depends on the other one: they do not count as equal
          */
         if (!strstr(cases[i].idle, "nesterov"))
-            want_warning(doc, "#/sweep", "2 of 4 runs repeat another one: run 1 computes the same as run 0");
+            want_warning(doc, "#/sweep", "2 of 4 runs are duplicates: run 1 computes the same as run 0");
         free(doc);
         if (!cases[i].busy || !f->def || !strcmp(f->def, cases[i].value) || !strcmp(f->def, "null"))
             continue;
@@ -456,13 +456,13 @@ static void test_runs_that_compute_the_same_are_counted(void **state)
     } sweeps[] = {
         /* k without effect under fixed */
         {"/attention", "{\"activation\":\"poly\",\"scale\":\"fixed\"}|/attention/k|[1,2,3,4]", "3",
-         "9 of 12 runs repeat another one: run 3 computes the same as run 0"},
+         "9 of 12 runs are duplicates: run 3 computes the same as run 0"},
         /* seeds 2 and 3 come twice */
         {"/name", "\"x\"|/train/seed|[1,2]", "3",
-         "2 of 6 runs repeat another one: run 3 computes the same as run 1"},
+         "2 of 6 runs are duplicates: run 3 computes the same as run 1"},
         /* the same value twice */
         {"/name", "\"x\"|/train/batch|[8,16,8]", "1",
-         "1 of 3 runs repeat another one: run 2 computes the same as run 0"},
+         "1 of 3 runs are duplicates: run 2 computes the same as run 0"},
         {"/name", "\"x\"|/train/batch|[8,16]", "64", NULL},
     };
 
@@ -501,7 +501,7 @@ static void test_runs_that_compute_the_same_are_counted(void **state)
 
         assert_int_equal(p.err, PD_OK);
         assert_int_equal(p.report.warning_count, 1);
-        assert_true(told(p.report.warnings, 1, "#/sweep", "6 of 12 runs repeat another one: run 1"));
+        assert_true(told(p.report.warnings, 1, "#/sweep", "6 of 12 runs are duplicates: run 1"));
         done(&p);
         free(doc);
         free(more);

@@ -512,8 +512,8 @@ static void test_checks_of_several_fields(void **state)
         {VIT, "/model/patch", "5", "#/model/patch",
          "must divide the image: 28x28 pixels into patches of 5x5"},
         {VIT, "/model/preset", "\"vit_tiny\"", "#/model/patch", "must divide the image"},
-        {VIT, "/model/preset", "\"gpt_micro\"", "#/data/dataset", "\"mnist\" is no text"},
-        {GPT, "/model/preset", "\"vit_micro\"", "#/data/dataset", "\"text\" holds no images"},
+        {VIT, "/model/preset", "\"gpt_micro\"", "#/data/dataset", "\"mnist\" is not text"},
+        {GPT, "/model/preset", "\"vit_micro\"", "#/data/dataset", "\"text\" has no images"},
         {VIT, "/model/arch", "\"gpt\"", "#/model/arch", "the preset \"vit_micro\" is a vit"},
         {VIT, "/model", "{\"preset\":null}", "#/model/arch", "is needed"},
         {GPT, "/data/context", "129", "#/data/context", "at most model.context, which is 128"},
@@ -529,8 +529,9 @@ static void test_checks_of_several_fields(void **state)
         {VIT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"row\"}", "#/attention/n_for_scale",
          "needs causal attention"},
         {GPT, "/attention", "{\"activation\":\"sigmoid_bias\",\"n_for_scale\":\"row\"}",
-         "#/attention/n_for_scale", "row does not fit"},
-        {GPT, "/attention/activation", "\"sima\"", "#/attention/activation", "a gpt sees only earlier ones"},
+         "#/attention/n_for_scale", "row is not allowed"},
+        {GPT, "/attention/activation", "\"sima\"", "#/attention/activation",
+         "a gpt attends to earlier tokens only"},
         {GPT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"patches\"}",
          "#/attention/n_for_scale", "no patches"},
         {VIT, "/train/steps", "5", "#/train/epochs", "not both"},
@@ -540,7 +541,7 @@ static void test_checks_of_several_fields(void **state)
          "at most the length, 1 epochs"},
         {GPT, "/train/schedule/warmup_steps", "101", "#/train/schedule/warmup_steps",
          "at most the length, 100 steps"},
-        {GPT, "/data/split/rule", "\"given\"", "#/data/split/rule", "not split already"},
+        {GPT, "/data/split/rule", "\"given\"", "#/data/split/rule", "has no parts"},
         {GPT, "/data/split", "{\"rule\":\"fraction\",\"train\":0.9}", "#/data/split/val",
          "is needed with the rule fraction"},
         {GPT, "/data/split", "{\"rule\":\"fraction\",\"train\":0.9,\"val\":0.2}", "#/data/split",
@@ -595,7 +596,7 @@ static void test_checks_of_several_fields(void **state)
               "is needed");
     want_only("{\"model\":{\"arch\":\"vit\",\"width\":64,\"depth\":2},\"data\":{\"dataset\":\"mnist\"},"
               "\"train\":{\"epochs\":1}}",
-              "#/model/heads", "is needed where no preset is named");
+              "#/model/heads", "is needed without a preset");
     want_only("{\"trials\":64,\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"mnist\"},"
               "\"train\":{\"epochs\":1,\"seed\":"
               "9007199254740930}}",

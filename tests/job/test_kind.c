@@ -46,7 +46,7 @@ static void test_a_kind_takes_its_own_members_alone(void **state)
     done(&p);
     refuses("{\"kind\":\"selftest\",\"train\":{\"steps\":3}}", "#/train",
             "a job of kind selftest has no train");
-    refuses("{\"kind\":\"selftest\",\"sweep\":null}", "#/sweep", "it takes name, experiment");
+    refuses("{\"kind\":\"selftest\",\"sweep\":null}", "#/sweep", "its members are name, experiment");
     refuses("{\"kind\":\"external\",\"model\":{}}", "#/kind", "must be one of train, evaluate, selftest");
     refuses("{\"evaluate\":{\"split\":\"val\"}}", "#/evaluate", "a job of kind train has no evaluate");
     refuses("{\"kind\":\"train\",\"overrides\":{\"/kind\":\"selftest\"}}", "#/overrides/~1kind",
@@ -122,7 +122,7 @@ static void test_a_check_refuses_wrong_parameters_by_name(void **state)
         {"{\"d\":[8]}", "#/params/d", "must be an integer, not an array"},
         {"{\"N\":16}", "#/params/N", "must be an array of 1 to 32 numbers"},
         {"{\"N\":[]}", "#/params/N", "must be an array of 1 to 32 numbers"},
-        {"{\"N\":[8,8]}", "#/params/N", "must grow from entry to entry"},
+        {"{\"N\":[8,8]}", "#/params/N", "must be strictly increasing"},
         {"{\"N\":[8,true]}", "#/params/N", "must be an array of integers"},
         {"{\"N\":[8,5000]}", "#/params/N", "at most 1024"},
         {"{\"sigma_x\":null}", "#/params/sigma_x", "must be a number"},
@@ -341,14 +341,14 @@ static void test_the_complete_document_computes_what_the_run_did(void **state)
 static void test_what_the_checkpoint_says_cannot_be_changed(void **state)
 {
     (void)state;
-    folds_not("{\"kind\":\"evaluate\",\"run\":\"12\",\"train\":{\"steps\":3}}", "#/train", "leave it out");
+    folds_not("{\"kind\":\"evaluate\",\"run\":\"12\",\"train\":{\"steps\":3}}", "#/train", "omit it");
     folds_not("{\"kind\":\"evaluate\",\"run\":\"12\",\"model\":{\"preset\":\"vit_tiny\"}}", "#/model",
-              "leave it out");
-    folds_not("{\"kind\":\"evaluate\",\"run\":\"12\",\"attention\":\"poly\"}", "#/attention", "leave it out");
+              "omit it");
+    folds_not("{\"kind\":\"evaluate\",\"run\":\"12\",\"attention\":\"poly\"}", "#/attention", "omit it");
     folds_not("{\"kind\":\"evaluate\",\"run\":\"12\",\"data\":{\"image_size\":14}}", "#/data/image_size",
-              "is the checkpoint's, 28");
+              "is fixed by the checkpoint to 28");
     folds_not("{\"kind\":\"evaluate\",\"run\":\"12\",\"data\":{\"tokenizer\":\"chars\"}}", "#/data/tokenizer",
-              "is the checkpoint's, \"bytes\"");
+              "is fixed by the checkpoint to \"bytes\"");
 }
 
 int main(void)

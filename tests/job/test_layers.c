@@ -193,7 +193,7 @@ static void test_errors_point_at_the_layer_that_set_the_value(void **state)
     doc = with(GPT, "/sweep",
                "{\"axes\":[{\"pointer\":\"/model/width\",\"values\":[128,120]},{\"pointer\":\"/model/"
                "heads\",\"values\":[4,16]}]}");
-    want_only(doc, "#/sweep/axes/1/values/1", "must divide the width: 120 is no multiple of 16");
+    want_only(doc, "#/sweep/axes/1/values/1", "must divide the width: 120 is not a multiple of 16");
     free(doc);
     /* and one that points at neither */
     doc = with(GPT, "/sweep", "{\"axes\":[{\"pointer\":\"/model/context\",\"values\":[128,64]}]}");
@@ -233,7 +233,7 @@ static void test_overrides_refuse_what_they_must_not_touch(void **state)
     strcat(many, "}");
     {
         char *doc = with(GPT, "/overrides", many);
-        want_only(doc, "#/overrides", "at most 100");
+        want_only(doc, "#/overrides", "more than the 100 allowed");
         free(doc);
     }
 }
@@ -351,7 +351,7 @@ static void test_labelled_texts_are_divided_by_their_path(void **state)
     doc = with(base, "/data",
                "{\"dataset\":\"text_labels\",\"path\":\"a/x.tsv\",\"split\":{\"rule\":\"given\"}}");
     p = parse(doc);
-    assert_true(told(p.report.errors, p.report.error_count, "#/data/split/rule", "is not split already"));
+    assert_true(told(p.report.errors, p.report.error_count, "#/data/split/rule", "has no parts"));
     done(&p);
     free(doc);
 }

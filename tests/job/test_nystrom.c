@@ -33,10 +33,10 @@ static void test_pairs_have_half_the_context_each(void **state)
     want_only("{\"model\":{\"preset\":\"nystrom_lra\",\"context\":96,\"landmarks\":32},\"data\":{\"dataset\":"
               "\"aan\",\"path\":\"a/b\"},\"train\":{\"steps\":4}}",
               "#/model/landmarks",
-              "must divide half of model.context, a sequence of each pair: 32 landmarks, 48");
+              "must divide half of model.context, the length of each sequence of a pair: 32 landmarks, 48");
     want_only("{\"model\":{\"preset\":\"nystrom_lra\",\"context\":97},\"data\":{\"dataset\":"
               "\"aan\",\"path\":\"a/b\"},\"train\":{\"steps\":4}}",
-              "#/model/context", "must be even, and is 97");
+              "#/model/context", "must be even, half for each sequence of a pair, and is 97");
     want_only("{\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"aan\",\"path\":\"a/b\"},"
               "\"train\":{\"steps\":4}}",
               "#/data/dataset", "holds pairs of texts, and a gpt reads one text");
@@ -130,13 +130,15 @@ static void test_what_nystrom_has_not_is_named(void **state)
          "#/model/pinv_start", "one slot"},
         {NYSTROM("", "", ",\"norm\":{\"placement\":\"S3\"},\"attention\":{\"qk_norm\":false}"),
          "#/norm/placement", "must be S1"},
-        {NYSTROM("", "", ",\"attention\":{\"qk_norm\":true}"), "#/attention/qk_norm", "no norms"},
+        {NYSTROM("", "", ",\"attention\":{\"qk_norm\":true}"), "#/attention/qk_norm",
+         "norms of queries and keys"},
         {NYSTROM("", "", ",\"attention\":{\"activation\":\"sima\"}"), "#/attention/activation", "sima"},
         {NYSTROM("", "", ",\"attention\":{\"init_logit_std\":1}"), "#/attention/init_logit_std",
-         "is not for"},
-        {NYSTROM("", "", ",\"attention\":{\"dropout\":0.1}"), "#/attention/dropout", "no matrix of tokens"},
+         "is not supported by"},
+        {NYSTROM("", "", ",\"attention\":{\"dropout\":0.1}"), "#/attention/dropout",
+         "no attention matrix between tokens"},
         {POLY(",\"scale\":\"learned\",\"scale_share\":\"global\",\"nystrom_apply\":\"separate\""),
-         "#/attention/scale_share", "of a layer or of its heads"},
+         "#/attention/scale_share", "shared by a layer or a head"},
         {"{\"model\":{\"preset\":\"nystrom_micro\"},\"data\":{\"dataset\":\"text_gen\"},"
          "\"train\":{\"steps\":4}}",
          "#/data/dataset", "\"text_gen\" has no classes, which a nystrom needs"},

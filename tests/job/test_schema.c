@@ -187,7 +187,7 @@ static void test_documents_before_schema_3_keep_their_split(void **state)
         want_rule(doc, "1", rules[i]);
         want_rule(doc, "3", rules[i]);
         if (!i)
-            want_warning(doc, "#/data/split/rule", "test files may be what validates");
+            want_warning(doc, "#/data/split/rule", "test files may be the validation part");
         free(doc);
     }
 }
@@ -198,9 +198,9 @@ static void test_a_split_that_mixes_in_test_files_is_warned_of(void **state)
         const char *doc, *split, *what;
     } cases[] = {
         {VIT, "{\"rule\":\"count\",\"train\":64,\"val\":8}",
-         "under count the data set's test files may be what validates"},
+         "with count the data set's test files may be the validation part"},
         {VIT, "{\"rule\":\"fraction\",\"train\":0.5,\"val\":0.1}",
-         "among what is trained on and what validates"},
+         "part of the training and validation data"},
     };
 
     (void)state;

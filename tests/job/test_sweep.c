@@ -361,7 +361,7 @@ static void test_a_metric_that_no_run_writes_is_warned_of(void **state)
     static const struct {
         const char *doc, *set, *value, *sweep, *what;
     } cases[] = {
-        {VIT, "/name", "\"x\"", BY("accuracy"), "an evaluation writes loss/val, acc/val"},
+        {VIT, "/name", "\"x\"", BY("accuracy"), "evaluations write loss/val, acc/val"},
         {VIT, "/name", "\"x\"", BY("acc/vla"), "did you mean 'acc/val'?"},
         {VIT, "/name", "\"x\"", BY("acc/val"), NULL},
         {VIT, "/name", "\"x\"", BY("ppl/val"), "no run writes"},

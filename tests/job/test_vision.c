@@ -59,7 +59,7 @@ static void test_swin_lists_that_do_not_fit_are_named(void **state)
         {SWIN(""), "#/model/widths", "is needed by a swin: the width of each stage"},
         {SWIN(",\"widths\":[8,16]"), "#/model/depths", "is needed by a swin: the blocks of each stage"},
         {SWIN(",\"widths\":[8,16],\"depths\":[1],\"head_counts\":[1,2]"), "#/model/depths",
-         "has 1 stages, model.widths 2"},
+         "has 1 stages, but model.widths has 2"},
         {SWIN(",\"widths\":[8,12],\"depths\":[1,1],\"head_counts\":[1,2],\"patch\":2"), "#/model/widths",
          "must double from stage to stage: stage 2 has 12, not 16"},
         {SWIN(",\"widths\":[8,16],\"depths\":[1,1],\"head_counts\":[1,3],\"patch\":2"), "#/model/head_counts",
@@ -96,9 +96,9 @@ static void test_deit_needs_a_teacher_that_was_found(void **state)
     done(&p);
     want_only(TAUGHT("deit", ""), "#/train/teacher", "is needed by a deit, whose distillation head");
     want_only(TAUGHT("deit", ",\"teacher\":{\"model\":\"a\"}"), "#/train/teacher/model",
-              "not in overrides or axes");
+              "overrides and axes cannot set a teacher");
     want_only(TAUGHT("vit", ",\"teacher\":" TEACHER), "#/train/teacher",
-              "a vit has no head that learns from a teacher");
+              "a vit has no distillation head");
 }
 
 #define MIXED(augment, more)                                                                                 \
@@ -136,7 +136,7 @@ static void test_a_mixing_group_that_does_not_fit_is_named(void **state)
 {
     (void)state;
     want_only(MIXED("\"mixup\":0.8,\"mix_group\":48", "}"), "#/data/augment/mix_group",
-              "groups of 48 do not divide 64 images (batch 64 over 1 slots in 1 parts)");
+              "groups of 48 do not divide 64 images (batch 64 over 1 slots in 1 micro-batches)");
     want_only(MIXED("\"mixup\":0.8,\"mix_group\":64", "},\"resources\":{\"slots\":2}"),
               "#/data/augment/mix_group", "groups of 64 do not divide 32 images");
     want_only(MIXED("\"cutmix\":1,\"mix_group\":3", "}"), "#/data/augment/mix_group", "must be even");
@@ -196,7 +196,8 @@ static void test_repeats_need_an_epoch_of_256(void **state)
     assert_int_equal(job_config_bind(&g, 1100, &why), PD_OK);
     assert_int_equal(g.bound.steps_per_epoch, 1024 / 64);
     assert_int_equal(job_config_bind(&g, 255, &why), PD_ERR_INVALID);
-    assert_non_null(strstr(why.text, "#/data/augment/repeats: needs 256 training images, there are 255"));
+    assert_non_null(
+        strstr(why.text, "#/data/augment/repeats: needs at least 256 training images, and there are 255"));
     done(&p);
 }
 

@@ -68,18 +68,19 @@ static void test_what_xcit_has_not_is_named(void **state)
         {XCIT(",\"pos\":\"learned\"", ""), "#/model/pos", "use fourier or none"},
         {XCIT("", ",\"norm\":{\"placement\":\"S3\"},\"attention\":{\"qk_norm\":false}"), "#/norm/placement",
          "must be S1"},
-        {XCIT("", ",\"attention\":{\"qk_norm\":true}"), "#/attention/qk_norm", "by their norms over tokens"},
+        {XCIT("", ",\"attention\":{\"qk_norm\":true}"), "#/attention/qk_norm",
+         "already normalises queries and keys"},
         {XCIT("", ",\"attention\":{\"activation\":\"sima\"}"), "#/attention/activation",
-         "has norms of its own"},
+         "normalises over tokens itself"},
         {XCIT("", ",\"attention\":{\"init_logit_std\":1}"), "#/attention/init_logit_std",
          "which are cosines"},
         {POLY(",\"scale\":\"learned\",\"scale_share\":\"global\""), "#/attention/scale_share",
-         "two kinds of attention"},
+         "two types of attention"},
         {POLY(",\"degree\":2,\"form\":\"linear\""), "#/attention/form", "use auto"},
         {"{\"model\":{\"preset\":\"vit_micro\",\"pos\":\"fourier\"},\"data\":{\"dataset\":\"mnist\"},"
          "\"train\":{"
          "\"epochs\":1}}",
-         "#/model/pos", "a vit has no fourier code"},
+         "#/model/pos", "a vit has no fourier embedding"},
         {"{\"model\":{\"preset\":\"vit_micro\"},\"attention\":{\"activation\":\"poly\",\"n_for_scale\":"
          "\"channels\"},"
          "\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1}}",

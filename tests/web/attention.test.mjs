@@ -115,7 +115,7 @@ test('test_displacement_of_a_picture_is_a_map_and_of_a_text_a_line', () => {
     const text = { rows: 1, columns: 5, values: [.1, .2, .7, 0, 0] };
     const line = displacementFigure(text, [0, -2], { ...how, ink: '#000000', causal: true });
     assert.deepEqual(line.lines[0].points, [[-2, .1], [-1, .2], [0, .7]]);
-    assert.match(displacementSays(text, [0, -2]), /at the query’s own place: 0\.7 in the mean/);
+    assert.match(displacementSays(text, [0, -2]), /at the query’s own place: 0\.7 on average/);
     assert.match(displacementSays({ rows: 1, columns: 3, values: [.9, 0, 0] }, [0, -1]), /1 before the query/);
 });
 

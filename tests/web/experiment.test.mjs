@@ -47,7 +47,7 @@ test('test_curves_are_means_with_a_band_and_the_papers_end_where_it_is_near', ()
     const curve = (name, list, target) => ({ name, target, points: list.map((mean, i) => ({ x: 10 * (i + 1), n: 3, mean, sd: 0.1 })) });
     const figure = curvesFigure([curve('a', [3, 2, 1], 0.9), curve('b', [3, null, 2], 80)], { ...how, metric: 'loss/val' });
     assert.deepEqual(figure.lines.filter(l => l.name.length === 1).map(l => l.points.map(p => p[1])), [[3, 2, 1], [3, null, 2]]);
-    assert.deepEqual(figure.lines.filter(l => l.dash[0] === 1).map(l => [l.name, l.points[0][1]]), [['paper, at the end', 0.9]], 'the far one would press the lines flat');
+    assert.deepEqual(figure.lines.filter(l => l.dash[0] === 1).map(l => [l.name, l.points[0][1]]), [['paper, final value', 0.9]], 'the far one would press the lines flat');
     assert.deepEqual(figure.lines[1].band.map(b => b.map(v => +v.toFixed(6))), [[10, 2.9, 3.1], [20, 1.9, 2.1], [30, 0.9, 1.1]]);
     const narrow = curvesFigure([{ name: 'a', points: [[10, 0.2], [20, 0], [30, 0.2]].map(([x, sd]) => ({ x, n: 3, mean: 1, sd })) }], how);
     assert.deepEqual(narrow.lines[0].band.map(b => b.map(v => +v.toFixed(6))), [[10, 0.8, 1.2], [20, 1, 1], [30, 0.8, 1.2]], 'equal seeds pinch the band instead of leaving its place to the neighbours');

@@ -200,7 +200,7 @@ test('a solution is served: u at points, a warning outside the domain, weights o
         assert.deepEqual(answer.outputs[0].data, u, model);
     }
     assert.equal((await rig.daemon.get('/v2/models/bare')).parameters.coefficient, 3);
-    await assert.rejects(upload('wrong', write(tensors), { ...description, data: { dataset: 'digits_gen' } }), /is no equation/);
+    await assert.rejects(upload('wrong', write(tensors), { ...description, data: { dataset: 'digits_gen' } }), /is not an equation/);
     assert.equal(run.outcome, 'succeeded');
 });
 

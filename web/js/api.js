@@ -53,7 +53,7 @@ export async function request(path, options = {}) {
     } catch (error) {
         if (error instanceof DOMException && error.name === 'AbortError')
             throw error;
-        throw new ApiError(0, 'polyd does not answer. Is it still running?', 'unreachable');
+        throw new ApiError(0, 'polyd does not respond. Is it still running?', 'unreachable');
     }
     if (response.ok)
         return response;

@@ -127,7 +127,7 @@ function navigate() {
         Promise.all([open ?? fetchView(name), metricsFor(name, signal)]).then(([come]) => !signal.aborted && show(come, context), () => {
             if (signal.aborted)
                 return;
-            fill(main, failedBox(new Error('polyd does not answer. Is it still running?'), 'This view', () => location.reload()));
+            fill(main, failedBox(new Error('polyd does not respond. Is it still running?'), 'This view', () => location.reload()));
             addEventListener('polyd:back', reopen, { once: true, signal });
         });
     scrollTo(0, 0);
@@ -194,9 +194,9 @@ fill(copyLink, icon('link', 16));
 copyLink.addEventListener('click', async () => {
     try {
         await navigator.clipboard.writeText(location.href);
-        toast('Link copied: it opens this very view.');
+        toast('Link to this view copied.');
     } catch {
-        toast('The browser forbids copying. The address above is the link.', 'bad');
+        toast('The browser does not allow copying. Copy the address of this page instead.', 'bad');
     }
 });
 startTheme(/** @type {HTMLElement} */ (document.getElementById('theme')));
@@ -214,7 +214,7 @@ async function openPalette() {
         if (!document.querySelector('dialog[open]'))
             palette.openPalette();
     } catch {
-        toast('polyd does not answer. Is it still running?', 'bad');
+        toast('polyd does not respond. Is it still running?', 'bad');
     }
 }
 addEventListener('hashchange', navigate);
@@ -254,7 +254,7 @@ startLive((state, word) => {
 }, since => {
     document.documentElement.toggleAttribute('data-away', since !== null);
     away.hidden = since === null;
-    setText(away, since ? `Not connected since ${since.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit', second: '2-digit' })}: these figures are old. The page goes on by itself once polyd answers.` : '');
+    setText(away, since ? `Not connected since ${since.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit', second: '2-digit' })}: these values are out of date. The page continues automatically when polyd responds.` : '');
 });
 // The other views, one after the other: then a click waits for nothing, also while polyd is away.
 setTimeout(async () => {

@@ -39,14 +39,14 @@ export const isAway = kind => /\.(deleted|archived|unarchived)$/.test(kind);
  */
 export function awayButtons(kind, now, { word, said, changed, gone }) {
     const { archived } = now();
-    const put = h('button', { type: 'button', title: archived ? 'Lists show it again' : 'Lists leave it out; nothing is removed' }, icon('archive'), archived ? 'Unarchive' : 'Archive');
+    const put = h('button', { type: 'button', title: archived ? 'Show it in lists again' : 'Hide it in lists; nothing is deleted' }, icon('archive'), archived ? 'Unarchive' : 'Archive');
     const drop = h('button', { type: 'button' }, icon('trash'), 'Delete');
     const guarded = (/** @type {HTMLButtonElement} */ button, /** @type {() => Promise<void>} */ act) => button.addEventListener('click', async () => {
         button.disabled = true;
         try {
             await act();
         } catch (error) {
-            toast(/** @type {any} */ (error).status === 412 ? `This ${word} has changed meanwhile. Look again, then delete it.` : message(error), 'bad');
+            toast(/** @type {any} */ (error).status === 412 ? `This ${word} has changed in the meantime. Check it again before you delete it.` : message(error), 'bad');
             changed();
         } finally {
             button.disabled = false;
@@ -54,15 +54,15 @@ export function awayButtons(kind, now, { word, said, changed, gone }) {
     });
     guarded(put, async () => {
         await archive(kind, now().id, !archived);
-        toast(archived ? `The ${word} is back in the lists.` : `The ${word} is archived: lists leave it out.`);
+        toast(archived ? `The ${word} is back in the lists.` : `The ${word} is archived and hidden in lists.`);
         changed();
     });
     guarded(drop, async () => {
         const thing = now();
         const size = thing.bytes?.total ?? 0;
         const sure = await ask(`Delete this ${word}?`, [
-            h('p', null, `${said} ${size > 0 ? `(${bytes(size)}) ` : ''}are removed for good.`),
-            h('p', { class: 'muted' }, thing.archived ? 'This cannot be taken back.' : 'This cannot be taken back. Archive it instead to keep it out of the lists.')],
+            h('p', null, `${said} ${size > 0 ? `(${bytes(size)}) ` : ''}are deleted permanently.`),
+            h('p', { class: 'muted' }, thing.archived ? 'This cannot be undone.' : 'This cannot be undone. Archive it instead to hide it in lists.')],
         `Delete the ${word}`, { danger: true, keep: 'Keep it' });
         if (!sure)
             return;
@@ -85,9 +85,9 @@ export function storageCard(storage) {
         h('dl', { class: 'tiles' },
             tile('Runs', bytes(runs.total), storage.deleting ? `${count(storage.deleting)} being removed` : '', `Checkpoints ${bytes(runs.checkpoints)}, logs ${bytes(runs.logs)}, pictures ${bytes(runs.blobs)}`),
             tile('Database', bytes(storage.database), '', 'Jobs, metrics, events'),
-            tile('Cache', bytes(cache.bytes), `of ${bytes(cache.max_bytes)}`, `${cache.path}: decoded pictures and tokens, made again when they are missing`),
+            tile('Cache', bytes(cache.bytes), `of ${bytes(cache.max_bytes)}`, `${cache.path}: decoded images and tokens, recreated when needed`),
             storage.free === null ? null : tile('Free', bytes(storage.free), '', storage.path)),
-        storage.jobs.length === 0 ? null : h('div', { class: 'scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Jobs that take most' }, h('table', { class: 'table' },
+        storage.jobs.length === 0 ? null : h('div', { class: 'scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Largest jobs' }, h('table', { class: 'table' },
             h('thead', null, h('tr', null, [['Job', ''], ['Runs', 'num'], ['Size', 'num']].map(([name, cls]) => h('th', { class: cls, scope: 'col' }, name)))),
             h('tbody', null, storage.jobs.map(job => h('tr', null,
                 h('td', null, h('a', { href: job.runs > 1 ? `#/jobs/${job.id}` : `#/?job=${job.id}` }, `#${job.id} ${job.name}`), job.archived ? h('span', { class: 'muted' }, ' archived') : null),

@@ -171,7 +171,7 @@ export class Chart {
         this.big = big;
         this.el.toggleAttribute('data-big', big);
         fill(this.grow, icon(big ? 'shrink' : 'expand', 13));
-        const word = `${this.panel.title}: ${big ? 'make small again' : 'make larger'}`;
+        const word = `${this.panel.title}: ${big ? 'restore size' : 'enlarge'}`;
         this.grow.setAttribute('aria-label', word);
         this.grow.title = word;
         this.grow.setAttribute('aria-pressed', String(big));

@@ -51,8 +51,8 @@ function command(device, changed) {
     const back = device.drained !== null;
     const act = async () => {
         const form = await ask(back ? `Put ${device.name} back into service?` : `Take ${device.name} out of service?`, back
-            ? [h('p', { class: 'muted' }, 'Runs that wait may start there at once.')]
-            : [h('p', { class: 'muted' }, 'Its present run continues to the end; no new run starts, also after a restart of polyd.'),
+            ? [h('p', { class: 'muted' }, 'Waiting runs may start on it immediately.')]
+            : [h('p', { class: 'muted' }, 'Its current run continues to the end; no new run starts on it, also after a restart of polyd.'),
                 h('label', { class: 'stack-s' }, 'Why', h('input', { name: 'reason', maxlength: 150, required: true, placeholder: 'Its fan is loud' }))],
         back ? 'Put back' : 'Take out', { danger: !back });
         if (!form)
@@ -91,5 +91,5 @@ export function gpuCard(device, run, changed) {
  * @param {import('./types').Driver} driver
  */
 export function noGpu(driver) {
-    return h('p', { class: 'muted small' }, `No GPU: ${driver.whyNone ?? 'polyd did not look for one'}. Jobs run on the CPU.`);
+    return h('p', { class: 'muted small' }, `No GPU: ${driver.whyNone ?? 'polyd did not search for one'}. Jobs run on the CPU.`);
 }

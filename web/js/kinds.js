@@ -14,9 +14,9 @@
 /** @type {Record<string, Kind>} */
 const kinds = {
     train: { worker: true, curves: true, saves: true, step: 'Step', settings: true, tag: '', text: '' },
-    evaluate: { worker: true, curves: false, saves: false, step: 'Batch', settings: false, tag: 'evaluate', text: 'Scores one checkpoint on a data set.' },
-    check: { worker: true, curves: false, saves: false, step: 'Part', settings: false, tag: 'check', text: 'Examines a statement of the theory.' },
-    external: { worker: false, curves: true, saves: false, step: 'Step', settings: false, tag: 'external', text: 'Your own program carries out this run and reports over HTTP: it takes no device and does not wait.' },
+    evaluate: { worker: true, curves: false, saves: false, step: 'Batch', settings: false, tag: 'evaluate', text: 'Evaluates one checkpoint on a data set.' },
+    check: { worker: true, curves: false, saves: false, step: 'Part', settings: false, tag: 'check', text: 'Verifies a statement of the theory.' },
+    external: { worker: false, curves: true, saves: false, step: 'Step', settings: false, tag: 'external', text: 'External run: your own program executes it and reports over HTTP. It takes no device and does not wait in the queue.' },
 };
 
 /**

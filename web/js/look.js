@@ -86,7 +86,7 @@ export class LookBar {
         this.smoothing = h('div', { class: 'inline-row' }, h('label', { class: 'inline' }, 'Smoothing', slider), amount, kind);
         this.axisBox = h('div', { class: 'segments', role: 'group', 'aria-label': 'Horizontal axis' }, this.axes);
         this.find = h('input', { type: 'search', placeholder: 'Panels: grad|loss', 'aria-label': 'Find panels', value: query.get('panels') ?? '', autocomplete: 'off', spellcheck: 'false' });
-        this.wide = h('select', { 'aria-label': 'Panels in a row' }, [['', 'Auto'], ['1', '1 column'], ['2', '2 columns'], ['3', '3 columns'], ['4', '4 columns']].map(([value, word]) => h('option', { value }, word)));
+        this.wide = h('select', { 'aria-label': 'Charts per row' }, [['', 'Auto'], ['1', '1 column'], ['2', '2 columns'], ['3', '3 columns'], ['4', '4 columns']].map(([value, word]) => h('option', { value }, word)));
         this.wide.value = /^[1-4]$/.test(query.get('wide') ?? '') ? /** @type {string} */ (query.get('wide')) : '';
         this.find.addEventListener('input', () => {
             context.setQuery({ panels: this.find.value.trim() });

@@ -54,7 +54,7 @@ export function notesCard(job, changed) {
                 await changed();
                 draw();
             } catch (error) {
-                toast(/** @type {any} */ (error).status === 412 ? 'Somebody else changed this job meanwhile. Copy your text, discard it and edit again.' : message(error), 'bad');
+                toast(/** @type {any} */ (error).status === 412 ? 'This job was changed by another client. Copy your text, discard it here and edit again.' : message(error), 'bad');
                 save.disabled = false;
             }
         });

@@ -118,7 +118,7 @@ export function openPalette() {
         list.setAttribute('aria-busy', String(busy));
         field.setAttribute('aria-expanded', String(items.length > 0));
         choose(at);
-        setText(said, items.length > 0 ? '' : busy ? 'Looking …' : 'Nothing has this name or number.');
+        setText(said, items.length > 0 ? '' : busy ? 'Looking …' : 'No match for this name or number.');
         if (go && !busy && items.length > 0)
             take(items[at]);
     }

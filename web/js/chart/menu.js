@@ -19,8 +19,8 @@ function saveRows(figure, name, done) {
     } } }, word);
     const now = figure()?.();
     const curves = !now?.cells && !now?.drawing && !now?.bars; // what the code of others can draw too
-    return [h('div', { class: 'row', role: 'group', 'aria-label': 'Save what is drawn' }, h('span', { class: 'muted' }, 'Save'), formats.map(({ id, word }) => button(word, make => saveFigure(make, id, name)))),
-        ...curves ? [h('div', { class: 'row', role: 'group', 'aria-label': 'Copy the code that draws it' }, h('span', { class: 'muted' }, 'Copy'), codes.map(({ id }) => button(id, make => copyFigure(make, id))))] : []];
+    return [h('div', { class: 'row', role: 'group', 'aria-label': 'Save the chart' }, h('span', { class: 'muted' }, 'Save'), formats.map(({ id, word }) => button(word, make => saveFigure(make, id, name)))),
+        ...curves ? [h('div', { class: 'row', role: 'group', 'aria-label': 'Copy code that draws the chart' }, h('span', { class: 'muted' }, 'Copy'), codes.map(({ id }) => button(id, make => copyFigure(make, id))))] : []];
 }
 
 /**
@@ -38,7 +38,7 @@ export function popover(label, sign, content) {
             button.after(box);
         fill(box, content());
         if (typeof box.togglePopover !== 'function') {
-            toast('This browser is too old for this menu.', 'bad');
+            toast('This browser does not support this menu.', 'bad');
             return;
         }
         if (!box.togglePopover())

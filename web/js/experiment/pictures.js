@@ -365,7 +365,7 @@ export function pictureShop({ name, jobs, signal, small }) {
                 more.push(...made.more ?? []);
             }
             const there = cards.filter(c => c !== null);
-            return { title: spec.title, source: spec.source, paper: spec.paper, cards: there, narrow: spec.is === 'blocks', more: more.filter(c => c !== null), missing: there.length ? '' : 'Nothing is stored for it yet.' };
+            return { title: spec.title, source: spec.source, paper: spec.paper, cards: there, narrow: spec.is === 'blocks', more: more.filter(c => c !== null), missing: there.length ? '' : 'No data yet.' };
         },
 
         /** @param {Target} target @param {Column} column */

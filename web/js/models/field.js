@@ -27,7 +27,7 @@ export function fieldBox(model, version, signal, context) {
     const verdict = h('p', { class: 'verdict', 'aria-live': 'polite' }), took = h('span', { class: 'muted small' });
     const form = h('form', { class: 'stack' }, h('div', { class: 'params' }, ...[['x', x], ['t', t]].map(([name, input]) => h('label', { class: 'field' }, h('span', null, String(name)), input))),
         h('div', { class: 'row' }, h('button', { class: 'primary' }, icon('running'), 'Ask for u')));
-    const map = new Picture('u over the domain', { signal, file: `${model.name}-${version.version}-u`, note: 'Point at the map for a value, press it to take the point over.', moved: cell => {
+    const map = new Picture('u over the domain', { signal, file: `${model.name}-${version.version}-u`, note: 'Point at the map to read a value; click to select the point.', moved: cell => {
         pointed = cell;
     } });
     /** The cell under the pointer. @type {{row: number, column: number} | null} */

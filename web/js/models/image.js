@@ -25,7 +25,7 @@ export function imageBox(model, version, signal, context) {
     const bars = classBars(version.signature?.classes ?? 10);
     const took = h('span', { class: 'muted small' });
     const problem = h('div', { class: 'note', data: { tone: 'bad' }, hidden: true });
-    const seen = h('canvas', { class: 'seen', width, height, role: 'img', 'aria-label': `The ${width} by ${height} picture that the model sees` });
+    const seen = h('canvas', { class: 'seen', width, height, role: 'img', 'aria-label': `The ${width} by ${height} image that the model receives` });
     let mode = context.query.get('with') === 'picture' || !drawable ? 'picture' : 'draw';
     let wanted = false;
     let running = false;
@@ -85,11 +85,11 @@ export function imageBox(model, version, signal, context) {
 
     const samples = h('div', { class: 'samples', role: 'group', 'aria-label': 'Insert a sample' }, Array.from({ length: 10 }, (_, digit) =>
         h('button', { type: 'button', 'aria-label': `Draw a ${digit}`, on: { click: () => pad.sample(digit) } }, digit)));
-    const drawing = h('div', { class: 'stack' }, pad.canvas, h('p', { class: 'muted small' }, 'Draw with mouse, pen or finger, or insert a sample:'), samples,
+    const drawing = h('div', { class: 'stack' }, pad.canvas, h('p', { class: 'muted small' }, 'Draw with mouse, pen or finger, or use a sample:'), samples,
         h('button', { type: 'button', on: { click: () => pad.clear() } }, icon('reset'), 'Clear'));
 
     // ---- pictures ----
-    const preview = h('canvas', { class: 'preview', width: PREVIEW, height: PREVIEW, role: 'img', 'aria-label': 'The picture that was chosen', hidden: true });
+    const preview = h('canvas', { class: 'preview', width: PREVIEW, height: PREVIEW, role: 'img', 'aria-label': 'The selected image', hidden: true });
     const file = h('input', { type: 'file', accept: 'image/*', class: 'hidden', 'aria-label': 'Choose a picture', tabindex: -1 });
     const choose = h('button', { type: 'button', class: 'drop', on: { click: () => file.click() } }, icon('image', 28), h('span', null, 'Drop a picture here, paste one, or choose a file'));
     const named = h('p', { class: 'muted small' });
@@ -108,7 +108,7 @@ export function imageBox(model, version, signal, context) {
         try {
             bitmap = await createImageBitmap(chosen);
         } catch {
-            fail(new Error(`${chosen.name || 'That'} is no picture that this browser can read.`));
+            fail(new Error(`${chosen.name || 'That'} is not an image that this browser can read.`));
             return;
         }
         preview.hidden = false;
@@ -137,7 +137,7 @@ export function imageBox(model, version, signal, context) {
         const scale = Math.min(1, 1024 / Math.max(bitmap.width, bitmap.height));
         const canvas = h('canvas', { width: Math.round(bitmap.width * scale), height: Math.round(bitmap.height * scale) });
         canvas.getContext('2d')?.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
-        return new Promise((resolve, reject) => canvas.toBlob(blob => (blob ? resolve(blob) : reject(new Error('The picture could not be converted.'))), 'image/png'));
+        return new Promise((resolve, reject) => canvas.toBlob(blob => (blob ? resolve(blob) : reject(new Error('The image could not be converted.'))), 'image/png'));
     }
 
     // ---- the box ----
@@ -152,7 +152,7 @@ export function imageBox(model, version, signal, context) {
         tabs.forEach((button, i) => button.setAttribute('aria-pressed', String(modes[i][0] === mode)));
         if (changed || !source.firstChild) {
             context.setQuery({ with: mode === 'picture' && drawable ? 'picture' : null });
-            fill(source, drawable ? h('div', { class: 'segments', role: 'group', 'aria-label': 'Where the picture comes from' }, tabs) : null, mode === 'draw' ? drawing : picture);
+            fill(source, drawable ? h('div', { class: 'segments', role: 'group', 'aria-label': 'Source of the image' }, tabs) : null, mode === 'draw' ? drawing : picture);
             seen.hidden = mode !== 'draw';
             bars.blank(mode === 'draw' ? 'Draw a digit.' : 'Choose a picture.');
             setText(took, '');

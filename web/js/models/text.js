@@ -63,19 +63,19 @@ export function textBox(model, version, signal, context) {
         return { input, standard: String(props.value), el: h('label', { class: 'field', title: text }, h('span', null, word), input) };
     };
     const fields = {
-        max_tokens: field('max_tokens', 'Tokens', { value: 200, min: 1, max: 65536 }, 'How many tokens to write at most'),
-        temperature: field('temperature', 'Temperature', { value: 0.8, min: 0, max: 2, step: 0.1 }, '0 always takes the likeliest token; 1 samples as the model believes'),
-        top_p: field('top_p', 'Top p', { value: 0.95, min: 0.01, max: 1, step: 0.01 }, 'Only the likeliest tokens that together have this probability'),
+        max_tokens: field('max_tokens', 'Tokens', { value: 200, min: 1, max: 65536 }, 'Maximum number of tokens to generate'),
+        temperature: field('temperature', 'Temperature', { value: 0.8, min: 0, max: 2, step: 0.1 }, '0 always takes the most likely token; 1 samples from the model's distribution'),
+        top_p: field('top_p', 'Top p', { value: 0.95, min: 0.01, max: 1, step: 0.01 }, 'Sample only from the most likely tokens that together have this probability'),
         seed: field('seed', 'Seed', { value: 1, min: 0, step: 1 }, 'The same seed gives the same text'),
     };
     const stopAt = h('input', { type: 'text', name: 'stop', placeholder: 'none', value: query.get('stop') ?? '' });
     const shades = h('input', { type: 'checkbox' });
     shades.checked = query.get('shades') !== '0';
     const answer = h('div', { class: 'answer', tabindex: 0, role: 'region', 'aria-label': 'Answer' });
-    const inspector = h('aside', { class: 'inspector', 'aria-label': 'What else might have come', 'aria-live': 'polite' });
+    const inspector = h('aside', { class: 'inspector', 'aria-label': 'Alternatives to each token', 'aria-live': 'polite' });
     const status = h('span', { class: 'muted small', role: 'status' });
     const go = h('button', { class: 'primary' }, icon('running'), 'Continue the text');
-    const judge = h('button', { type: 'button', title: 'How likely the model finds the prompt, token by token' }, 'Score the text');
+    const judge = h('button', { type: 'button', title: 'Probability of each token of the prompt' }, 'Score the text');
     const stop = h('button', { type: 'button', hidden: true }, icon('stop'), 'Stop');
     const problem = h('div', { class: 'note', data: { tone: 'bad' }, hidden: true });
     /** @type {AbortController | null} */
@@ -88,7 +88,7 @@ export function textBox(model, version, signal, context) {
 
     const most = (version.signature?.vocabulary ?? 1) - 1;
     const form = h('form', { class: 'stack' },
-        ids && h('p', { class: 'note' }, `This model came without a tokenizer: a prompt is token ids from 0 to ${most} with blanks between, and so is the answer. With its vocab.json and merges.txt it can be registered again.`),
+        ids && h('p', { class: 'note' }, `This model has no tokenizer: prompt and answer are token ids from 0 to ${most}, separated by spaces. To use text, register it again with its vocab.json and merges.txt.`),
         h('label', { class: 'field' }, h('span', null, ids ? 'Prompt, token ids' : 'Prompt'), prompt),
         h('div', { class: 'params' }, Object.values(fields).map(f => f.el), h('label', { class: 'field', title: 'The text ends before these characters' }, h('span', null, 'Stop at'), stopAt)),
         h('div', { class: 'row' }, go, judge, stop, h('label', { class: 'inline small' }, shades, 'Show probabilities'), status));
@@ -133,7 +133,7 @@ export function textBox(model, version, signal, context) {
         const rows = token.top.map(([word, lp]) => [word, Math.exp(lp)]);
         if (own !== null && !rows.some(([word]) => word === token.text))
             rows.push([token.text, own]);
-        fill(inspector, h('p', { class: 'small' }, h('b', { class: 'mono' }, visible(token.text)), own === null ? ': nothing before it' : `: ${percent(own)}`),
+        fill(inspector, h('p', { class: 'small' }, h('b', { class: 'mono' }, visible(token.text)), own === null ? ': no context' : `: ${percent(own)}`),
             h('ol', { class: 'bars alternatives' }, rows.map(([word, p]) => {
                 const li = h('li', { class: word === token.text ? 'best' : '' }, h('span', { class: 'label mono' }, visible(String(word))), meter(Number(p), visible(String(word))), h('span', { class: 'value' }, percent(Number(p))));
                 return li;
@@ -221,9 +221,9 @@ export function textBox(model, version, signal, context) {
             }
             show();
             const total = (performance.now() - began) / 1000;
-            setText(status, `${count(made)} tokens in ${number(total)} s, the first after ${number(first - began)} ms${finish === 'stop' ? ', ended by a stop' : ''}`);
+            setText(status, `${count(made)} tokens in ${number(total)} s, the first after ${number(first - began)} ms${finish === 'stop' ? ', ended by a stop sequence' : ''}`);
             if (tokens.length > 0)
-                fill(inspector, scale(), h('p', { class: 'muted small' }, 'Blue was expected; orange was not, and the stronger the less likely. Point at a token, or use the arrows in the text, to see the alternatives.'));
+                fill(inspector, scale(), h('p', { class: 'muted small' }, 'Blue tokens were likely; orange ones were unlikely, stronger colours more so. Point at a token, or use the arrows in the text, to see the alternatives.'));
         } catch (error) {
             if (!scoring)
                 show();
@@ -252,8 +252,8 @@ export function textBox(model, version, signal, context) {
         append(place, all);
         const known = all.map(t => t.logprob).filter(lp => lp !== null);
         const mean = known.length > 0 ? -known.reduce((a, b) => a + b, 0) / known.length : NaN;
-        setText(status, known.length > 0 ? `Perplexity ${number(Math.exp(mean))} over ${count(known.length)} tokens (${number(mean)} nats each)` : 'One token has nothing before it: there is nothing to score.');
-        fill(inspector, scale(), h('p', { class: 'muted small' }, 'Blue was expected; orange was not, and the stronger the less likely. Point at a token to see what the model expected.'));
+        setText(status, known.length > 0 ? `Perplexity ${number(Math.exp(mean))} over ${count(known.length)} tokens (${number(mean)} nats each)` : 'A single token has no context, so there is nothing to score.');
+        fill(inspector, scale(), h('p', { class: 'muted small' }, 'Blue tokens were likely; orange ones were unlikely, stronger colours more so. Point at a token to see what the model expected.'));
     }
 
     /**

@@ -354,10 +354,10 @@ export function attentionPart(page, gone) {
     function noMaps() {
         const asked = Boolean(page.resolved.diagnostics?.heatmaps);
         if (asked && page.run && isActive(page.run))
-            return stateBox('empty', 'No matrices yet', 'The first ones come when the run starts.');
+            return stateBox('empty', 'No matrices yet', 'The first ones appear when the run starts.');
         if (asked)
-            return stateBox('empty', 'No matrices', 'This run ended before its first ones. Its log may say why.', h('button', { type: 'button', on: { click: () => page.openTab('log') } }, 'Open the log'));
-        return stateBox('empty', 'This run keeps no attention matrices', 'A job keeps those of chosen layers and heads with, for example:',
+            return stateBox('empty', 'No matrices', 'This run ended before the first ones. The log may show why.', h('button', { type: 'button', on: { click: () => page.openTab('log') } }, 'Open the log'));
+        return stateBox('empty', 'This run does not record attention matrices', 'A job keeps those of chosen layers and heads with, for example:',
             h('pre', { class: 'snippet-inline', tabindex: 0, 'aria-label': 'Example' }, '"diagnostics": {"heatmaps": {"layers": [2], "heads": [1], "every": 500}}'),
             h('a', { class: 'button', href: `#/submit?run=${encodeURIComponent(page.id)}` }, 'Edit and run again'));
     }

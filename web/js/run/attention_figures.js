@@ -153,7 +153,7 @@ export function displacementFigure(m, from, { title, width, theme, ink, causal }
 export function displacementSays(m, from) {
     const s = summary(m), down = s.row + from[0], right = s.column + from[1];
     if (m.rows === 1)
-        return `Most weight lies on keys ${right === 0 ? 'at the query’s own place' : `${Math.abs(right)} ${right < 0 ? 'before' : 'after'} the query`}: ${word(m.values[s.column])} in the mean.`;
+        return `Most weight lies on keys ${right === 0 ? 'at the query’s own place' : `${Math.abs(right)} ${right < 0 ? 'before' : 'after'} the query`}: ${word(m.values[s.column])} on average.`;
     const mean = (/** @type {(row: number, column: number) => boolean} */ takes) => {
         let sum = 0, n = 0;
         for (let i = 0; i < m.values.length; i++)

@@ -20,7 +20,7 @@ const PADDING = 30; // px beside a plot, in its panel
 const groups = [
     { id: 'training', title: 'Training', text: '', holds: (/** @type {import('../metrics.js').Panel} */ p) => !p.layered && p.metric.group === 'training' },
     { id: 'layers', title: 'Layers', text: 'Measured on a fixed probe batch, means over heads; choose a layer to see its heads.', holds: (/** @type {import('../metrics.js').Panel} */ p) => p.layered },
-    { id: 'gpus', title: 'GPUs', text: 'The devices of the run, as reported by the driver: GPU 0 is that of rank 0.', holds: (/** @type {import('../metrics.js').Panel} */ p) => p.metric.group === 'gpus' },
+    { id: 'gpus', title: 'GPUs', text: 'The devices of the run, as reported by the driver; GPU 0 belongs to rank 0.', holds: (/** @type {import('../metrics.js').Panel} */ p) => p.metric.group === 'gpus' },
     { id: 'system', title: 'System', text: 'Resource use', closed: true, holds: () => true },
 ];
 
@@ -62,7 +62,7 @@ export function chartsPart(page, gone) {
         return { group, grid, fold };
     });
     const positions = positionsCard(page, 'h3');
-    const none = h('p', { class: 'muted', hidden: true }, 'No panel has this name.');
+    const none = h('p', { class: 'muted', hidden: true }, 'No chart has this name.');
     const bar = new LookBar(page.context, {
         look: look => charts.forEach(chart => chart.restyle({ ...look })),
         range: () => refresh(),
@@ -107,8 +107,8 @@ export function chartsPart(page, gone) {
                 page.series = await listSeries(page.id, gone);
             if (page.series.length === 0) {
                 fill(page.place, h('div', { class: 'card' }, page.run && isActive(page.run)
-                    ? stateBox('empty', 'No metrics yet', page.run.state === 'queued' ? 'The run waits for a device. Its curves begin with the first step.' : 'The first curves come with the first steps.')
-                    : stateBox('empty', 'No metrics', 'This run ended before its first step. Its log may say why.',
+                    ? stateBox('empty', 'No metrics yet', page.run.state === 'queued' ? 'The run is waiting for a device. Its curves begin with the first step.' : 'The curves begin with the first steps.')
+                    : stateBox('empty', 'No metrics', 'This run ended before its first step. The log may show why.',
                         h('button', { type: 'button', on: { click: () => page.openTab('log') } }, 'Open the log'))));
                 return;
             }

@@ -24,11 +24,11 @@ function plotCard(plot, name) {
     /** @type {(() => import('../chart/figure.js').Figure) | null} */
     let make = null;
     const el = h('section', { class: 'card chart', 'aria-label': plot.title }, h('div', { class: 'chart-head' }, h('h3', null, plot.title), h('span', { class: 'grow' }), panelSave(plot.title, () => make, name)), place,
-        h('details', null, h('summary', { class: 'small' }, 'The numbers in words'), h('p', { class: 'small' }, plotWords(plot))));
+        h('details', null, h('summary', { class: 'small' }, 'The results as text'), h('p', { class: 'small' }, plotWords(plot))));
     return { el, draw: () => {
         const drawn = plotFigure({ ...plot, title: '' }, Math.max(280, place.clientWidth), inkOf);
         if (!drawn) {
-            fill(place, h('p', { class: 'muted small' }, 'Nothing of it lies within the axes.'));
+            fill(place, h('p', { class: 'muted small' }, 'No values within the axes.'));
             return;
         }
         make = () => /** @type {import('../chart/figure.js').Figure} */ (plotFigure(plot, 640, inkOf));
@@ -80,11 +80,11 @@ export function checkPart(page, gone) {
         const all = h('button', { type: 'button', on: { click: () => { fill(numbers, table(result.rows)); all.remove(); } } }, `Show all ${count(result.rows.length)} numbers`);
         fill(page.place,
             h('section', { class: 'card pad stack' },
-                h('div', { class: 'row' }, h('h2', null, result.check), chip(result.verdict), h('span', { class: 'muted small' }, judged.length > 0 ? `${count(judged.length - failed.length)} of ${count(judged.length)} criteria hold, seeds ${result.seeds.join(', ')}` : `nothing is asserted, seeds ${result.seeds.join(', ')}`)),
+                h('div', { class: 'row' }, h('h2', null, result.check), chip(result.verdict), h('span', { class: 'muted small' }, judged.length > 0 ? `${count(judged.length - failed.length)} of ${count(judged.length)} criteria hold, seeds ${result.seeds.join(', ')}` : `no criterion, seeds ${result.seeds.join(', ')}`)),
                 h('dl', { class: 'facts' }, [['Source', result.source], ['Claimed', result.claimed], [result.wrong ? 'What is true' : 'In full', result.correct]].map(([word, text]) => h('div', null, h('dt', { class: 'muted small' }, word), h('dd', null, text)))),
                 result.evidence.map(text => h('p', null, text))),
             cards.length > 0 && h('div', { class: 'stack-l' }, cards.map(card => card.el)),
-            failed.length > 0 && h('p', { class: 'row' }, h('span', null, `Shown are the ${count(failed.length)} numbers outside of their criterion.`), all),
+            failed.length > 0 && h('p', { class: 'row' }, h('span', null, `Showing the ${count(failed.length)} numbers that violate their criterion.`), all),
             numbers,
             h('p', null, h('a', { class: 'button', href: `/api/v1/runs/${id}/check?format=csv`, download: `${result.check}-run-${page.id}.csv` }, icon('download'), 'CSV')));
         draw();
@@ -102,8 +102,8 @@ export function checkPart(page, gone) {
                     show(result);
                 else
                     fill(page.place, h('div', { class: 'card' }, page.run && isActive(page.run)
-                        ? stateBox('empty', 'No result yet', page.run.state === 'queued' ? 'The run waits for a device.' : 'Table and plots come when all seeds have been examined.')
-                        : stateBox('empty', 'No result', 'This run ended before it had one. Its log may say why.', h('button', { type: 'button', on: { click: () => page.openTab('log') } }, 'Open the log'))));
+                        ? stateBox('empty', 'No result yet', page.run.state === 'queued' ? 'The run is waiting for a device.' : 'Table and plots appear when all seeds are done.')
+                        : stateBox('empty', 'No result', 'This run ended without a result. The log may show why.', h('button', { type: 'button', on: { click: () => page.openTab('log') } }, 'Open the log'))));
             } catch (error) {
                 shown = '';
                 if (!isAbort(error))

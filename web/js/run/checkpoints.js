@@ -43,7 +43,7 @@ export function checkpointsPart(page, gone) {
                         chosen.delete(step);
                 told();
                 const focus = page.place.contains(document.activeElement) ? document.activeElement?.getAttribute('aria-label') : null;
-                fill(page.place, list.length > 1 && h('div', { class: 'toolbar' }, mean, h('span', { class: 'muted small' }, 'Tick two checkpoints or more: their mean becomes a version of a model.')), h('div', { class: 'card scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Checkpoints' }, h('table', { class: 'table' },
+                fill(page.place, list.length > 1 && h('div', { class: 'toolbar' }, mean, h('span', { class: 'muted small' }, 'Select two or more checkpoints to register their average as a model version.')), h('div', { class: 'card scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Checkpoints' }, h('table', { class: 'table' },
                     h('thead', null, h('tr', null, [['', ''], ['Step', 'num'], ['Kind', ''], [ranks, 'num'], ['Size', 'num'], ['Attempt', 'num'], ['Saved', ''], ['SHA-256', ''], ['', 'num']]
                         .map(([name, cls]) => h('th', { class: cls, scope: 'col' }, name || h('span', { class: 'hidden' }, cls ? 'Actions' : 'To average'))))),
                     h('tbody', null, list.map(c => h('tr', null,
@@ -52,8 +52,8 @@ export function checkpointsPart(page, gone) {
                         h('td', { class: 'num' }, c.attempt), h('td', { class: 'nowrap', title: moment(c.created) }, ago(c.created)),
                         h('td', { class: 'mono', title: c.digest }, c.digest.slice(0, 12)),
                         h('td', { class: 'num' }, h('span', { class: 'row end' },
-                            h('a', { class: 'button small-button', href: checkpointFile(page.id, c.step, 'weights'), download: '', 'aria-label': `Weights of step ${c.step}, download`, title: 'The weights as safetensors, under the names of timm or Hugging Face' }, 'Weights'),
-                            h('a', { class: 'button small-button', href: checkpointFile(page.id, c.step, 'file'), download: '', 'aria-label': `File of step ${c.step}, download`, title: 'The whole file, with the optimiser’s state and the tokenizer' }, 'File'),
+                            h('a', { class: 'button small-button', href: checkpointFile(page.id, c.step, 'weights'), download: '', 'aria-label': `Weights of step ${c.step}, download`, title: 'The weights as safetensors, with the parameter names of timm or Hugging Face' }, 'Weights'),
+                            h('a', { class: 'button small-button', href: checkpointFile(page.id, c.step, 'file'), download: '', 'aria-label': `File of step ${c.step}, download`, title: 'The whole file, with optimiser state and tokenizer' }, 'File'),
                             h('a', { class: 'button small-button', href: `#/submit?start=${encodeURIComponent(page.id)}&checkpoint=${c.step}`, 'aria-label': `Continue from the checkpoint of step ${c.step}`, title: 'A new job that begins with these weights, or goes on with the run: more epochs, other data' }, 'Continue'),
                             h('a', { class: 'button small-button', href: `#/submit?evaluate=${encodeURIComponent(page.id)}&checkpoint=${c.step}`, 'aria-label': `Evaluate the checkpoint of step ${c.step}` }, 'Evaluate'),
                             h('button', { type: 'button', class: 'small-button', 'aria-label': `Register the checkpoint of step ${c.step} as a model`, on: { click: () => page.register(c.id).catch(error => toast(message(error), 'bad')) } }, 'Register')))))))));

@@ -23,7 +23,7 @@ export function configPart(page, gone) {
     only.checked = query.get('given') === '1';
     const list = h('div', { class: 'config' });
     const found = h('span', { class: 'muted', role: 'status' });
-    /** What each setting means. @type {Map<string, string>} */
+    /** Reference of the settings. @type {Map<string, string>} */
     let meanings = new Map();
     /** @type {ReturnType<typeof group>} */
     let groups = [];
@@ -96,9 +96,9 @@ export function configPart(page, gone) {
             fill(page.place, h('div', { class: 'toolbar' }, h('div', { class: 'search' }, icon('search'), search), h('label', { class: 'inline' }, only, 'Only what was submitted'), found,
                 h('a', { class: 'button', href: url, download: `run-${page.id}.json` }, icon('download'), 'JSON'),
                 trained && h('a', { class: 'button', href: `#/submit?run=${encodeURIComponent(page.id)}` }, icon('copy'), 'Use for a new job')),
-            h('div', { class: 'card pad' }, groups.length > 0 ? list : h('p', { class: 'muted' }, 'The run was opened without a configuration.')),
+            h('div', { class: 'card pad' }, groups.length > 0 ? list : h('p', { class: 'muted' }, 'This external run has no configuration.')),
             trained && h('p', { class: 'muted small' }, 'Bold values were submitted; grey ones are defaults or computed. Digest ', h('span', { class: 'mono' }, page.digest.slice(0, 16)),
-                ': the same document gives the same run on the same build.'),
+                ': the same document gives the same results on the same build.'),
             trained && page.inputs?.program && h('dl', { class: 'facts inputs' },
                 h('div', null, h('dt', { class: 'muted small' }, 'SHA-256 of the data'), h('dd', null, page.inputs.data ? [h('span', { class: 'mono wrap' }, page.inputs.data), page.inputs.dataOf === 'contents' ? ' (of contents)' : ' (of names and sizes)'] : 'none: polyd makes the data, by document and program')),
                 h('div', null, h('dt', { class: 'muted small' }, 'SHA-256 of the program'), h('dd', { class: 'mono wrap' }, page.inputs.program))), formula(), block());

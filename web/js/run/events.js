@@ -36,7 +36,7 @@ export function eventsPart(page, gone) {
 
     const draw = () => {
         if (known.size === 0) {
-            fill(page.place, h('div', { class: 'card' }, stateBox('empty', 'No events', 'What happens to the run will be listed here.')));
+            fill(page.place, h('div', { class: 'card' }, stateBox('empty', 'No events', 'Events of the run will be listed here.')));
             return;
         }
         const events = [...known.values()].sort((a, b) => Number(b.id) - Number(a.id));

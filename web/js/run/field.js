@@ -124,8 +124,8 @@ export function fieldPart(page, gone) {
             for (const part of full)
                 part.hidden = rows.u.length === 0;
             if (rows.u.length === 0) {
-                fill(none, page.run && isActive(page.run) ? stateBox('empty', 'No solution yet', 'The first maps come with the first evaluation.')
-                    : stateBox('empty', 'No maps of the solution', 'This run ended before its first evaluation. Its log may say why.', h('button', { type: 'button', on: { click: () => page.openTab('log') } }, 'Open the log')));
+                fill(none, page.run && isActive(page.run) ? stateBox('empty', 'No solution yet', 'The first maps appear with the first evaluation.')
+                    : stateBox('empty', 'No maps of the solution', 'This run ended before its first evaluation. The log may show why.', h('button', { type: 'button', on: { click: () => page.openTab('log') } }, 'Open the log')));
                 return;
             }
             slider.max = String(rows.u.length - 1);

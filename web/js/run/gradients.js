@@ -30,7 +30,7 @@ export function gradientsPart(page, gone) {
         h('label', { class: 'inline-row' }, logBox, 'Logarithmic share'), h('label', { class: 'inline-row' }, 'Beside run #', other));
     const pictures = weights.map(([key, name]) => new Picture(name, { signal: gone, file: `run-${page.id}-gradient-${key}` }));
     const home = h('div', { class: 'charts' }, pictures.map(p => p.el));
-    const all = h('div', { class: 'stack-l' }, bar, trouble, h('h2', { class: 'section-title' }, 'Sizes of entries, weight by weight'), home);
+    const all = h('div', { class: 'stack-l' }, bar, trouble, h('h2', { class: 'section-title' }, 'Magnitudes of the entries, by weight'), home);
     /** Keys and lists by run. @type {Map<string, {keys: import('../types').BlobKey[], name: string}>} */
     const runs = new Map();
     /** @type {Map<string, Promise<import('../types').Blob[]>>} */
@@ -131,7 +131,7 @@ export function gradientsPart(page, gone) {
                     if (some.length)
                         runs.set(view.other, { keys: some, name: '' });
                     trouble.hidden = some.length > 0;
-                    setText(trouble, `Run #${view.other} keeps no histograms of gradients.`);
+                    setText(trouble, `Run #${view.other} has no histograms of gradients.`);
                 } catch (error) {
                     if (isAbort(error))
                         throw error;
@@ -160,9 +160,9 @@ export function gradientsPart(page, gone) {
 
     function none() {
         if (page.resolved.diagnostics?.histograms)
-            return page.run && isActive(page.run) ? stateBox('empty', 'No histograms yet', 'They are taken at the fractions of the run that its document names.')
-                : stateBox('empty', 'No histograms', 'This run ended before its first ones.');
-        return stateBox('empty', 'This run keeps no histograms of gradients', 'A job keeps those of six weights at some fractions of the run with, for example:',
+            return page.run && isActive(page.run) ? stateBox('empty', 'No histograms yet', 'They are recorded at the fractions of the run given in its document.')
+                : stateBox('empty', 'No histograms', 'This run ended before the first ones.');
+        return stateBox('empty', 'This run does not record histograms of gradients', 'A job keeps those of six weights at some fractions of the run with, for example:',
             h('pre', { class: 'snippet-inline', tabindex: 0, 'aria-label': 'Example' }, '"diagnostics": {"histograms": {"at": [0.05, 0.5, 1]}}'),
             h('a', { class: 'button', href: `#/submit?run=${encodeURIComponent(page.id)}` }, 'Edit and run again'));
     }

@@ -28,11 +28,11 @@ export function guide(wanted, close) {
             const model = page.job?.document.register;
             /** @type {[string, (Node | string)[]][]} */
             const steps = [
-                ['Queued', ['polyd checked the job, planned its memory and put it in the queue; it starts as soon as a processor is free.']],
+                ['Queued', ['polyd has checked the job, planned its memory and queued it; it starts as soon as a processor is free.']],
                 ['Starting', ['A worker process of its own draws the digits and builds the network. It goes on even if polyd restarts.']],
                 ['Training', [now.step ? `Step ${count(now.step)} of ${count(now.totalSteps)}. ` : '', 'Loss falls and accuracy rises in the curves below. Point at a curve to read its step and value; drag over it to zoom.']],
-                ['Ready', model && good ? ['The best weights were kept as a model. ', h('a', { href: `#/models/${encodeURIComponent(String(model))}` }, 'Load it and draw a digit'), '; or ', h('a', { href: `#/submit?run=${encodeURIComponent(page.id)}` }, 'change a setting and run it again'), ' and compare the two.']
-                    : ended ? ['The run did not reach its end; the note above says why.'] : ['The best weights become a model that reads digits which you draw.']],
+                ['Ready', model && good ? ['The best weights were registered as a model. ', h('a', { href: `#/models/${encodeURIComponent(String(model))}` }, 'Load it and draw a digit'), '; or ', h('a', { href: `#/submit?run=${encodeURIComponent(page.id)}` }, 'change a setting and run it again'), ' and compare the two.']
+                    : ended ? ['The run did not finish; the note above explains why.'] : ['The best weights become a model that recognises digits you draw.']],
             ];
             const key = `${at} ${now.step} ${ended}`;
             if (key === shown)

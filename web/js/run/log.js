@@ -176,7 +176,7 @@ export function logPart(page, gone) {
                 offset = news.next;
                 if (!out.isConnected) {
                     if (news.text === '') {
-                        fill(page.place, h('div', { class: 'card' }, stateBox('empty', 'The log is empty', 'The worker writes its first lines when it starts.')));
+                        fill(page.place, h('div', { class: 'card' }, stateBox('empty', 'The log is empty', 'The worker writes the first lines when it starts.')));
                         offset = null;
                         return;
                     }

@@ -33,7 +33,7 @@ export function positionsCard(page, heading) {
                 groups: lines.map(({ name, points }) => ({ name, marks: points.map(([x, y], i) => ({ x, y, sd: null,
                     text: `${name}, ${i === 0 || points[i - 1][0] + 1 === x ? `${x}` : `${points[i - 1][0] + 1} to ${x}`} tokens of context: ${number(y)}` })) })),
             });
-            fill(note, 'Each mark is a range of positions, drawn at its last: 1, 2, 3 to 4, 5 to 8 and so on. ',
+            fill(note, 'Each mark is a range of positions, drawn at its end: 1, 2, 3 to 4, 5 to 8 and so on. ',
                 steps.length === 1 ? `Evaluated at step ${count(steps[0])}.` : lines.map(line => `${line.name}: step ${count(line.step)}`).join(', ') + '.');
         },
     };

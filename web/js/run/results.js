@@ -43,8 +43,8 @@ export function resultsPart(page, gone) {
                     facts.length > 0 && h('dl', { class: 'card pad facts' }, facts.map(([word, what]) => h('div', null, h('dt', { class: 'muted small' }, word), h('dd', null, what)))),
                     keys.length === 0
                         ? h('div', { class: 'card' }, page.run && isActive(page.run)
-                            ? stateBox('empty', 'No results yet', page.run.state === 'queued' ? 'The run waits for a device.' : 'The numbers come when all samples have been scored.')
-                            : stateBox('empty', 'No results', 'This run ended before it had any. Its log may say why.', h('button', { type: 'button', on: { click: () => page.openTab('log') } }, 'Open the log')))
+                            ? stateBox('empty', 'No results yet', page.run.state === 'queued' ? 'The run is waiting for a device.' : 'The results appear when all samples are scored.')
+                            : stateBox('empty', 'No results', 'This run ended without results. The log may show why.', h('button', { type: 'button', on: { click: () => page.openTab('log') } }, 'Open the log')))
                         : h('div', { class: 'card scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Results' }, h('table', { class: 'table results' },
                             h('thead', null, h('tr', null, h('th', { scope: 'col' }, 'Result'), h('th', { class: 'num', scope: 'col' }, 'Value'), h('th', { scope: 'col' }, 'Key'))),
                             h('tbody', null, keys.map(key => {

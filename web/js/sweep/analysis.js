@@ -115,7 +115,7 @@ export function analysisSection({ id, context, say, both }) {
                 text: `${name} ${number(p.x)}: ${both(about, p.value.mean, p.value.sd).join('')}, ${p.value.n} run${p.value.n === 1 ? '' : 's'}${p.why ? `, not usable: ${faults[p.why]}` : ', usable'}` }));
             at.figure = null;
             if (marks.length === 0) {
-                fill(at.place, h('div', { class: 'state small-state' }, h('p', null, 'No run that counts has a value yet.')));
+                fill(at.place, h('div', { class: 'state small-state' }, h('p', null, 'No successful run has a value yet.')));
                 return;
             }
             const root = a.axis === '/attention/k' && panel.tokens ? { at: Math.sqrt(panel.tokens), word: `√N = ${number(Math.sqrt(panel.tokens))}` } : null;

@@ -54,7 +54,7 @@ export function chooseColumns(chosen, changed, standard) {
                 on: { click: () => set([...now, { column, width: column.width }]) },
             }, icon('plus', 11), column.title))))));
         if (groups.size === 0)
-            fill(offer, h('p', { class: 'muted small' }, 'Nothing else has this name.'));
+            fill(offer, h('p', { class: 'muted small' }, 'No other column has this name.'));
         fill(words, `${now.length} columns. Drag a heading to move it, its edge to widen it.`);
     }
 

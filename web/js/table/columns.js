@@ -85,7 +85,7 @@ const own = [
                 : [`#${run.id}`, kind.tag, ...swept, run.state === 'queued' ? run.reason : ''].filter(Boolean).join(' · '));
             under.title = [run.failure, run.reason].filter(Boolean).join('; ') || kind.text;
         } },
-    { id: 'progress', title: 'Progress', group: 'Run', width: 112, value: share, down: true, text: 'How far a run is; of one that has ended, how long it took.',
+    { id: 'progress', title: 'Progress', group: 'Run', width: 112, value: share, down: true, text: 'Progress of the run; for ended runs, the duration.',
         draw(cell, run) {
             if (!cell.firstChild)
                 fill(cell, h('span', { class: 'pair' }, h('span'), h('span')), meter(null, 'Progress'));
@@ -106,7 +106,7 @@ const own = [
     { id: 'course', title: 'Loss curve', group: 'Run', width: 100, text: 'Validation loss over the run.', metric: COURSE_KEY, value: run => run.latest[COURSE_KEY], draw: drawSpark },
     { id: 'loss', title: 'Loss', group: 'Run', width: 92, num: true, value: loss, text: 'The latest validation loss, else the training loss.',
         draw: (cell, run) => put(cell, lossWord(run)) },
-    { id: 'time', title: 'Time', group: 'Run', width: 116, num: true, down: true, text: 'How long it worked, without waiting and pauses.', value: run => run.used,
+    { id: 'time', title: 'Time', group: 'Run', width: 116, num: true, down: true, text: 'Time on devices, without waiting and pauses.', value: run => run.used,
         draw: (cell, run) => put(cell, duration(run.used)) },
     { id: 'created', title: 'Created', group: 'Run', width: 100, num: true, down: true, value: run => Date.parse(run.created),
         draw: (cell, run) => put(cell, ago(run.created), moment(run.created)) },

@@ -187,12 +187,12 @@ export function compareView(context) {
         const focus = members.contains(document.activeElement) ? nameOf(document.activeElement) : null;
         /** @param {Run} run @param {string} name */
         const member = (run, name) => [h('a', { href: `#/runs/${run.id}`, class: 'clip', title: run.name }, name), h('span', { class: 'muted small' }, `#${run.id}`), chip(standing(run)),
-            h('button', { type: 'button', class: 'quiet icon-button small-button', 'aria-label': `Take run ${run.id} out`, title: 'Take it out of the comparison', on: { click: () => setRuns(ids.filter(id => id !== run.id)) } }, icon('close', 11))];
+            h('button', { type: 'button', class: 'quiet icon-button small-button', 'aria-label': `Take run ${run.id} out`, title: 'Remove it from the comparison', on: { click: () => setRuns(ids.filter(id => id !== run.id)) } }, icon('close', 11))];
         const order = groups.map((group, ink) => ({ group, ink, id: lineId(group, ink) })).sort((a, b) => Number(pins.has(b.id)) - Number(pins.has(a.id)));
         fill(members, order.flatMap(({ group, ink, id }) => {
             const shown = !off.has(id);
             const pinned = pins.has(id);
-            const pin = h('button', { type: 'button', class: 'quiet icon-button small-button', 'aria-pressed': String(pinned), 'aria-label': `Pin ${group.name}`, title: pinned ? 'Draw it like the others' : 'List it first and draw it bold', on: { click: () => {
+            const pin = h('button', { type: 'button', class: 'quiet icon-button small-button', 'aria-pressed': String(pinned), 'aria-label': `Pin ${group.name}`, title: pinned ? 'Draw it like the others' : 'Put it first and draw it bold', on: { click: () => {
                 if (!pins.delete(id))
                     pins.add(id);
                 context.setQuery({ pins: [...pins].join(',') });

@@ -63,7 +63,7 @@ export function devicesView(context) {
             await changeJob(run.jobId, job.version, { priority: to });
             context.announce(`${run.name}: priority ${to}`);
         } catch (error) {
-            toast(/** @type {any} */ (error).status === 412 ? 'Somebody else changed this job just now. Try again.' : message(error), 'bad');
+            toast(/** @type {any} */ (error).status === 412 ? 'Another client has just changed this job. Try again.' : message(error), 'bad');
         }
         await refresh();
     }
@@ -83,7 +83,7 @@ export function devicesView(context) {
 
     /** @param {Run} run */
     async function cancel(run) {
-        const sure = await ask(`Cancel ${run.name}?`, [h('p', { class: 'muted' }, 'It leaves the queue. A cancelled run cannot be resumed.')], 'Cancel the run', { danger: true, keep: 'Keep it' });
+        const sure = await ask(`Cancel ${run.name}?`, [h('p', { class: 'muted' }, 'It is removed from the queue. A cancelled run cannot be resumed.')], 'Cancel the run', { danger: true, keep: 'Keep it' });
         if (!sure)
             return;
         try {
@@ -110,7 +110,7 @@ export function devicesView(context) {
                 h('td', { class: 'how' }, chip(run.state)), h('td', { class: 'reason' }, run.reason || '–'), h('td', { class: 'num rank-cell' }, priority(run)),
                 h('td', { class: 'num nowrap since', title: moment(run.created) }, ago(run.created)),
                 h('td', { class: 'num act' }, h('button', { type: 'button', class: 'quiet icon-button', 'aria-label': `Cancel ${run.name}`, title: 'Cancel', on: { click: () => cancel(run) } }, icon('close')))))))),
-        h('p', { class: 'muted small pad' }, `${queue.length > shown.length ? `${count(queue.length - shown.length)} more wait behind these. ` : ''}Higher priorities go first; at the same priority the older run does. A change counts for the whole job.`));
+        h('p', { class: 'muted small pad' }, `${queue.length > shown.length ? `${count(queue.length - shown.length)} more wait behind these. ` : ''}Higher priorities start first; at equal priority, older runs. A change applies to the whole job.`));
     }
 
     /**
@@ -154,7 +154,7 @@ export function devicesView(context) {
             setText(summary, `${units.length > 0 ? `${units.length} GPU${units.length === 1 ? '' : 's'}, ${used} in use${out > 0 ? `, ${out} not usable` : ''}; ` : ''}${slots.length} CPU slot${slots.length === 1 ? '' : 's'}, ${slots.filter(d => d.state === 'busy').length} in use; ${queue.length} run${queue.length === 1 ? '' : 's'} waiting`);
             drawGpus(gpus, driver, runs);
             if (slots.length === 0)
-                fill(devicesPlace, h('div', { class: 'card' }, stateBox('empty', 'No devices', 'The configuration offers no slot; runs will wait.')));
+                fill(devicesPlace, h('div', { class: 'card' }, stateBox('empty', 'No devices', 'The configuration has no slots, so runs will wait.')));
             else
                 fill(devicesPlace, slots.map(device => card(device, device.runId ? runs.get(device.runId) : null)));
             setText(queueTitle, queue.length > 0 ? `Queue (${count(queue.length)})` : 'Queue');
@@ -176,7 +176,7 @@ export function devicesView(context) {
             redraw(storagePlace, () => fill(storagePlace, storageCard(storage)));
         } catch (error) {
             if (!isAbort(error))
-                fill(storagePlace, failedBox(error, 'What the folder takes', () => drawStorage()));
+                fill(storagePlace, failedBox(error, 'Disk usage of the state folder', () => drawStorage()));
         }
     }
 

@@ -72,7 +72,7 @@ export function experimentView(context) {
             pickLabel.hidden = list.length < 2;
             fill(pick, list.map(s => h('option', { value: s.jobs[0] }, `Job ${s.jobs.join(', ')}: ${s.template}`)));
             if (!shown || !one)
-                return void nothing('Nothing was run yet', template.variants.small?.refused ? `It cannot run yet: ${template.variants.small.refused}.` : 'Its pictures are drawn from the runs of a submission.');
+                return void nothing('No submission yet', template.variants.small?.refused ? `It cannot run yet: ${template.variants.small.refused}.` : 'Its figures are drawn from the runs of a submission.');
             pick.value = one.jobs[0];
             fill(badge, one.verdict ? chip(one.verdict) : '');
             fill(actions, one.jobs.map(job => h('a', { class: 'button', href: `#/jobs/${job}` }, `Job ${job}`)), h('a', { class: 'button', href: shown.report, target: '_blank', rel: 'noopener' }, 'Report'));
@@ -88,7 +88,7 @@ export function experimentView(context) {
             for (const target of one.targets) {
                 const there = target.columns.filter(column => column.rows.some(row => row.here !== null));
                 parts.push(h('section', { class: 'stack' }, h('h2', null, target.title, ' ', h('span', { class: 'muted small' }, target.source)),
-                    small ? h('p', { class: 'small muted' }, 'Small runs on other data: their numbers are not the paper’s; the order of the rows and the differences from the first may be compared.') : null,
+                    small ? h('p', { class: 'small muted' }, 'These are small runs on other data, so the values differ from the paper’s; compare the order of the rows and their differences from the first row.') : null,
                     h('div', { class: 'charts' }, there.map(c => shop.targetPicture(target, c))), resultTable(there.length ? { ...target, columns: there } : target)));
             }
             for (const [i, spec] of (template.pictures ?? []).entries()) {
@@ -103,7 +103,7 @@ export function experimentView(context) {
                     return;
             }
             if (parts.length === 0)
-                return void nothing('This experiment has no pictures of its own', 'Its numbers stand on the pages of its jobs.');
+                return void nothing('This experiment has no figures of its own', 'Its results are on the pages of its jobs.');
             parts.push(one.claims.length ? h('section', { class: 'card pad stack', 'aria-labelledby': 'claims' }, h('h2', { id: 'claims' }, 'Claims'), submission(one)) : null);
             drawn = stands;
             redraw(place, () => fill(place, parts));
@@ -111,7 +111,7 @@ export function experimentView(context) {
             if (isAbort(error) || now !== mine)
                 return;
             if (/** @type {any} */ (error).status === 404)
-                nothing(`There is no experiment ${name}`, 'There are E01 to E18 and T1 to T20.');
+                nothing(`There is no experiment ${name}`, 'The experiments are E01 to E18 and T1 to T20.');
             else
                 fill(place, h('div', { class: 'card' }, failedBox(error, 'The experiment', () => load())));
         }

@@ -30,8 +30,8 @@ async function start(template, signal) {
         throw new Error(`It cannot run here: ${problem}`);
     const data = [...new Set(parts.map(part => part.document.data?.dataset))].filter(Boolean).join(', ');
     const yes = await ask(`Run ${template.name}, small`, [
-        h('p', null, `${runs(plan.runs)} in ${parts.length === 1 ? 'one job' : `${parts.length} jobs`}${data ? `, on ${data}` : ''}. They wait in the queue for their turn; other jobs take turns with them.`),
-        h('p', { class: 'muted' }, `To be seen: ${template.variants.small.shows}.`)], 'Run it');
+        h('p', null, `${runs(plan.runs)} in ${parts.length === 1 ? 'one job' : `${parts.length} jobs`}${data ? `, on ${data}` : ''}. They wait in the queue; other jobs run in turn with them.`),
+        h('p', { class: 'muted' }, `Expected: ${template.variants.small.shows}.`)], 'Run it');
     if (!yes)
         return false;
     await submitJob(text, crypto.randomUUID?.() ?? String(Math.random()).slice(2));
@@ -48,7 +48,7 @@ export function experimentsView(context) {
     const place = h('div', { class: 'stack-l' }, bones(8));
     const el = h('div', null, h('p', { class: 'small' }, h('a', { href: '#/sweeps' }, '← Sweeps')),
         h('div', { class: 'head' }, h('div', null, h('h1', null, 'Experiments'),
-            h('p', { class: 'sub' }, 'The experiments of the papers, as jobs that polyd knows by name. The small variants run on two cores; every field can be changed before a job is submitted.'))),
+            h('p', { class: 'sub' }, 'The experiments of the papers as ready-made jobs. The small variants run on two cores; every field can be changed before a job is submitted.'))),
         place);
     /** Every label that jobs carry. @type {Map<string, {name: string, template: string | null, jobs: number, runs: import('../verdict.js').Tally}>} */
     let labels = new Map();
@@ -135,7 +135,7 @@ export function experimentsView(context) {
             h('div', { class: 'row' }, h('h3', { id: `x-${template.name}` }, `${template.name} · ${template.title}`), last?.verdict ? chip(last.verdict) : null),
             h('p', { class: 'small' }, template.question, ' ', h('span', { class: 'muted' }, `(${template.source})`)),
             found ? [h('p', { class: 'small' }, h('b', null, 'Claimed: '), `${found.result.claimed}.`), h('p', { class: 'small' }, h('b', null, found.result.wrong ? 'What is true: ' : 'In full: '), found.result.correct)] : null,
-            last?.why ? h('p', { class: 'small muted' }, `No verdict of every run: ${last.why}.`) : null,
+            last?.why ? h('p', { class: 'small muted' }, `No verdict: ${last.why}.`) : null,
             h('div', { class: 'row' }, runButton(template),
                 found ? h('a', { class: 'button', href: `#/runs/${found.run_id}` }, 'Table and plots') : null,
                 label ? h('a', { class: 'button', href: `/api/v1/experiments/${template.name}/report`, target: '_blank', rel: 'noopener', 'aria-label': `Report of ${template.name}` }, 'Report') : null,
@@ -151,7 +151,7 @@ export function experimentsView(context) {
                 folds.set(fold.dataset.key ?? '', fold.open);
             fill(place, templates.filter(t => t.name.startsWith('E')).map(card), others(),
                 h('details', { class: 'card pad', data: { key: 'checks' } }, h('summary', null, h('b', null, `Statements of the theory (${checks.length})`), h('span', { class: 'muted small' }, words.length > 0 ? ` ${words.join(', ')}` : ' none examined yet')),
-                    h('p', { class: 'muted' }, 'Each is examined in double precision, with three seeds. It holds if every criterion does for every seed.'),
+                    h('p', { class: 'muted' }, 'Each is verified in double precision with three seeds. It holds if every criterion holds for every seed.'),
                     h('div', { class: 'stack-l' }, checks.map(statement))));
             for (const fold of place.querySelectorAll('details'))
                 fold.open = folds.get(fold.dataset.key ?? '') ?? fold.open;

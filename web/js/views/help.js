@@ -4,25 +4,25 @@ import { metrics } from '../metrics.js';
 import { chip } from '../states.js';
 
 const states = [
-    ['queued', 'Waits for a device; its page says why.'],
+    ['queued', 'Waiting for a device; its page shows why.'],
     ['starting', 'A worker process was started and prepares data and graphs.'],
     ['running', 'Training. It continues while polyd restarts.'],
     ['paused', 'Stopped with a checkpoint; its device is free until the run is resumed.'],
-    ['preempted', 'Stopped with a checkpoint in favour of a run of higher priority.'],
-    ['cancelling', 'Asked to stop at the next step; killed after a grace period.'],
+    ['preempted', 'Stopped with a checkpoint to make way for a run of higher priority.'],
+    ['cancelling', 'Requested to stop at the next step; killed after a grace period.'],
     ['succeeded', 'Reached its last step.'],
     ['diverged', 'Too many steps in a row had a loss or gradient that was not finite: a result, not a crash.'],
     ['failed', 'Ended by an error, by a time limit, or after too many restarts.'],
     ['cancelled', 'Stopped on request.'],
-    ['lost', 'Carried out by your own program, which sent nothing for too long; it continues with the next message.'],
+    ['lost', 'An external run whose program sent nothing for too long; it continues with the next message.'],
 ];
 
 const keys = [
-    ['Ctrl K, ⌘K', 'Find a page, a run by its number or name, a sweep, an experiment, a model, or what the page can do; ↑ ↓ and Enter choose'],
+    ['Ctrl K, ⌘K', 'Find a page, a run by number or name, a sweep, an experiment, a model or an action; ↑ ↓ and Enter select'],
     ['/', 'Go to the search field'],
-    ['↑ ↓ j k Home End', 'From run to run in the table; j leads into it from anywhere'],
+    ['↑ ↓ j k Home End', 'Move through the table; j jumps to it from anywhere'],
     ['Enter', 'Open the run'],
-    ['Space, x', 'Select the run for a comparison; with Shift, all from the last one on'],
+    ['Space, x', 'Select the run for comparison; with Shift, a range'],
     ['c', 'Compare the selected runs'],
     ['← →', 'On a column’s heading: to the next one'],
     ['Alt ← →', 'On a column’s heading: move the column'],
@@ -34,9 +34,9 @@ const keys = [
 ];
 
 const sources = [
-    ['Polynomial alternatives', '“Polynomial Alternatives to Softmax in Transformers”, two versions: attention as c·xᵖ, and the Frobenius norm of A as what softmax really controls.'],
-    ['DNT', '“Deeply Normalized Transformer”: four places for a norm, after which plain momentum SGD keeps up with AdamW.'],
-    ['Sigmoid note', 'The note on sigmoid attention: which power of the length n should scale attention that does not sum to one.'],
+    ['Polynomial alternatives', '“Polynomial Alternatives to Softmax in Transformers”, two versions: attention as c·xᵖ, with the argument that softmax works because it bounds the Frobenius norm of A.'],
+    ['DNT', '“Deeply Normalized Transformer”: four norm placements, with which momentum SGD matches AdamW.'],
+    ['Sigmoid note', 'The note on sigmoid attention: which power of the length n should scale attention whose rows do not sum to one.'],
 ];
 
 const groups = [['training', 'Training'], ['positions', 'By position in the context'], ['layers', 'Layers'], ['system', 'System'], ['gpus', 'GPUs']];
@@ -70,7 +70,7 @@ export function helpView(context) {
     return {
         el: h('div', { class: 'help' },
             h('div', { class: 'head' }, h('div', null, h('h1', null, 'Help'),
-                h('p', { class: 'sub' }, 'What the numbers mean, what the states mean, and what the keys do.'))),
+                h('p', { class: 'sub' }, 'Metrics, states and keyboard shortcuts.'))),
             h('section', { class: 'stack-l', 'aria-labelledby': 'help-metrics' },
                 h('div', { class: 'row' }, h('h2', { id: 'help-metrics', class: 'grow' }, 'Metrics'), h('div', { class: 'search' }, icon('search'), search)),
                 h('p', { class: 'muted small prose' }, 'A chart’s line is the mean of a bucket of points, its band their minimum and maximum; every point falls into exactly one bucket, so a spike is never lost. Series of layers end in the layer’s number, those of heads in layer and head, both counted from 1. A dot marks a bucket that holds a spike. Smoothing is a debiased moving average over the steps (or a Gaussian, which looks ahead too), told for a four-hundredth of the run, so that a zoom does not change it; it never changes what is stored, and evaluations and what is measured on the probe batch are never smoothed. Pointing at a curve reads the nearest point within 32 pixels, and nothing where there is none.'),
@@ -78,8 +78,8 @@ export function helpView(context) {
             list('help-sources', 'Sources', sources),
             list('help-states', 'States of a run', states.map(([state, text]) => [chip(state), text])),
             list('help-keys', 'Keys and gestures', keys.map(([key, text]) => [h('kbd', null, key), text])),
-            h('p', { class: 'muted small' }, 'Everything on these pages comes from the public API, described in ',
+            h('p', { class: 'muted small' }, 'All data on these pages come from the public API, described in ',
                 h('a', { href: '/openapi.yaml' }, 'openapi.yaml'), '; ', h('a', { href: '/metrics' }, 'metrics'),
-                ' are there for Prometheus. Any page’s address keeps its view: filters, columns, axes and zoom go with the link.')),
+                ' are there for Prometheus. The address of a page includes its view: filters, columns, axes and zoom.')),
     };
 }

@@ -87,7 +87,7 @@ export function modelsView(context) {
                 h('td', { class: 'mono', title: v.digest }, v.digest.slice(0, 12)),
                 h('td', { class: 'nowrap', title: moment(v.created) }, ago(v.created)),
                 h('td', { class: 'num' }, h('span', { class: 'row end' },
-                    h('a', { class: 'button', href: versionFile(model.name, v.version, 'weights'), download: '', 'aria-label': `Weights of version ${v.version}, download`, title: 'The weights as safetensors, under the names of timm or Hugging Face' }, 'Weights'),
+                    h('a', { class: 'button', href: versionFile(model.name, v.version, 'weights'), download: '', 'aria-label': `Weights of version ${v.version}, download`, title: 'The weights as safetensors, with the parameter names of timm or Hugging Face' }, 'Weights'),
                     h('a', { class: 'button', href: versionFile(model.name, v.version, 'file'), download: '', 'aria-label': `File of version ${v.version}, download`, title: 'The whole file, with the tokenizer' }, 'File'),
                     h('a', { class: 'button', href: `#/submit?start=${encodeURIComponent(`${model.name}:${v.version}`)}`, 'aria-label': `Fine-tune version ${v.version}`, title: 'A new job that begins with these weights: fine-tuning' }, 'Fine-tune'),
                     h('a', { class: 'button', href: `#/submit?evaluate=${encodeURIComponent(`${model.name}:${v.version}`)}`, 'aria-label': `Evaluate version ${v.version}` }, 'Evaluate'), v.state === 'READY' && v !== serving ? h('button', { type: 'button', on: { click: () => { context.setQuery({ v: v.version }); draw(); } } }, 'Try') : null, move(model, v),
@@ -173,7 +173,7 @@ export function modelsView(context) {
      */
     async function nameIt(model, version) {
         const data = await ask(`An alias for version ${version.version}`, [
-            h('p', { class: 'muted' }, 'Requests may name an alias in place of a number, as in ', h('code', null, `${model.name}:production`), '. An alias that exists moves here at once.'),
+            h('p', { class: 'muted' }, 'Requests may name an alias in place of a number, as in ', h('code', null, `${model.name}:production`), '. An existing alias is moved to this version.'),
             h('label', { class: 'field' }, h('span', null, 'Alias'), h('input', { type: 'text', name: 'alias', required: true, maxlength: 128, pattern: '[A-Za-z0-9._\\-]*[A-Za-z._\\-][A-Za-z0-9._\\-]*', title: 'Letters, digits, dot, dash and underscore; not a number', autocomplete: 'off' }))], 'Set the alias');
         if (data)
             await change(() => setAlias(model.name, String(data.get('alias')), version.version), `${data.get('alias')} is version ${version.version}`);
@@ -186,9 +186,9 @@ export function modelsView(context) {
     async function drop(model, version) {
         const sure = await ask(`Delete version ${version.version} of ${model.name}?`, [
             version.runId
-                ? h('p', null, 'The version is removed from the registry; its checkpoint stays with run ', h('a', { href: `#/runs/${version.runId}` }, `#${version.runId}`), '.')
-                : h('p', null, 'The version is removed from the registry, and its file with it.'),
-            h('p', { class: 'muted' }, 'Its number is not used again.')], 'Delete the version', { danger: true, keep: 'Keep it' });
+                ? h('p', null, 'The version is removed from the registry; its checkpoint is retained by run ', h('a', { href: `#/runs/${version.runId}` }, `#${version.runId}`), '.')
+                : h('p', null, 'The version and its file are deleted.'),
+            h('p', { class: 'muted' }, 'Its number is not reused.')], 'Delete the version', { danger: true, keep: 'Keep it' });
         if (sure)
             await change(() => deleteVersion(model.name, version.version), `Version ${version.version} of ${model.name} is deleted`);
     }
@@ -228,7 +228,7 @@ function originOf(v) {
         return h('a', { href: `#/runs/${v.runId}` }, `run #${v.runId}`);
     const mean = v.source.average ?? [];
     const words = { run: 'a run', upload: 'upload', root: `data root, ${v.source.path}`, average: `average of ${mean.length} checkpoints` };
-    return h('span', { title: mean.length > 0 ? mean.map(a => a.model ?? `run #${a.run}, step ${a.step}`).join('; ') : v.source.tokenizer === 'ids' ? 'It came without a tokenizer: prompts and completions are token ids.' : null },
+    return h('span', { title: mean.length > 0 ? mean.map(a => a.model ?? `run #${a.run}, step ${a.step}`).join('; ') : v.source.tokenizer === 'ids' ? 'It has no tokenizer: prompts and completions are token ids.' : null },
         words[v.origin], v.source.tokenizer === 'ids' ? ' (token ids)' : '');
 }
 
@@ -254,5 +254,5 @@ function tryBox(model, version, signal, context) {
         return fieldBox(model, version, signal, context);
     if (signature?.kind === 'language')
         return textBox(model, version, signal, context);
-    return h('section', { class: 'card' }, stateBox('empty', 'No box for this model', 'It is no classifier of images or texts, no solution of an equation and no language model; use the API.'));
+    return h('section', { class: 'card' }, stateBox('empty', 'This model cannot be tried here', 'The page supports classifiers of images or texts, solutions of equations and language models; use the API for others.'));
 }

@@ -175,8 +175,8 @@ export function runView(context) {
         if (why.dataset.text !== cause) {
             why.dataset.text = cause;
             fill(why, h('p', null, cause), now.outcome === 'diverged'
-                ? h('p', null, 'This is a result, not a crash: the points up to there are kept. A lower rate, a longer warm-up, clipping or a fixed scale often prevents it.')
-                : now.outcome === 'lost' ? h('p', null, 'Its program may have died, or cannot reach polyd. As soon as it sends something, the run goes on.')
+                ? h('p', null, 'This is a result, not a crash: all points up to that step are stored. A lower learning rate, a longer warm-up, gradient clipping or a fixed scale often helps.')
+                : now.outcome === 'lost' ? h('p', null, 'Its program may have ended, or cannot reach polyd. The run continues with its next message.')
                 : now.outcome === 'failed' ? h('p', null, h('button', { type: 'button', class: 'link', on: { click: () => openTab('log') } }, 'See the end of the log'), '.') : null);
         }
 
@@ -336,8 +336,8 @@ export function runView(context) {
                 buttons.push(action('Pause', 'paused', () => steerRun(now.id, 'pause')));
             buttons.push(action('Cancel', 'stop', async () => {
                 const sure = await ask('Cancel this run?', [h('p', { class: 'muted' }, worker
-                    ? 'It stops at the next step and keeps its checkpoints. A cancelled run cannot be resumed; pause it if you want to go on later.'
-                    : 'It counts as cancelled from now on. Its program learns of it with its next heartbeat; polyd cannot stop it.')],
+                    ? 'It stops at the next step; its checkpoints are retained. A cancelled run cannot be resumed; pause it if you want to continue later.'
+                    : 'It is marked as cancelled immediately. Its program receives this with its next heartbeat; polyd cannot stop the program.')],
                 'Cancel the run', { danger: true, keep: 'Keep running' });
                 return sure ? cancelRun(now.id) : null;
             }));
@@ -399,7 +399,7 @@ export function runView(context) {
     /** @param {number[]} checkpoints */
     async function average(checkpoints) {
         await nameModel(`Average ${checkpoints.length} checkpoints`,
-            `The mean of the checkpoints of steps ${checkpoints.map(step => count(step)).join(', ')} becomes the next version of the model with this name.`,
+            `The average of the checkpoints of steps ${checkpoints.map(step => count(step)).join(', ')} becomes the next version of the model with this name.`,
             name => registerAverage(name, id, checkpoints));
     }
 

@@ -327,13 +327,13 @@ export function runsView(context) {
         const runs = [...list.runs.values()];
         const active = runs.filter(isActive).length;
         const words = [`${count(runs.length)}${list.complete ? '' : '+'} run${runs.length === 1 && list.complete ? '' : 's'}`, active ? `${active} active` : '',
-            runs.length >= MOST_RUNS && !list.complete ? `the newest ${count(MOST_RUNS)}: a filter finds older ones` : list.complete ? '' : 'loading the rest',
-            list.failure ? 'the last refresh failed; these are older figures' : ''];
+            runs.length >= MOST_RUNS && !list.complete ? `the newest ${count(MOST_RUNS)}; use a filter to find older ones` : list.complete ? '' : 'loading the rest',
+            list.failure ? 'the last refresh failed; these values are older' : ''];
         setText(summary, runs.length === 0 ? '' : words.filter(Boolean).join(' · '));
         if (runs.length === 0) {
             const filtered = Object.values(ask).some(Boolean);
             fill(place, h('div', { class: 'card' }, filtered
-                ? stateBox('empty', 'No run matches', 'Try another word, tag or state.', h('button', { type: 'button', on: { click: showAll } }, 'Show all runs'))
+                ? stateBox('empty', 'No run matches', 'Try another text, tag or state.', h('button', { type: 'button', on: { click: showAll } }, 'Show all runs'))
                 : firstMinute()));
             return;
         }
@@ -369,7 +369,7 @@ export function runsView(context) {
                 go.disabled = false;
             }
         });
-        return stateBox('empty', 'No runs yet', 'The example trains a small vision transformer with cubic attention, x³ in place of softmax, on digits that polyd draws itself. It takes about half a minute on one processor, and its model then reads digits that you draw.',
+        return stateBox('empty', 'No runs yet', 'The example trains a small vision transformer with cubic attention, x³ in place of softmax, on digits that polyd generates. It takes about half a minute on one processor, and its model then recognises digits you draw.',
             h('div', { class: 'row' }, go, h('a', { class: 'button', href: '#/submit' }, icon('plus'), 'Write a job')),
             h('details', { class: 'small by-hand' }, h('summary', null, 'The same from a shell'), snippet(curlOf(example))));
     }
@@ -385,7 +385,7 @@ export function runsView(context) {
 
     async function cancelPicked() {
         const open = pickedRuns().filter(run => isActive(run) && run.state !== 'cancelling');
-        const sure = await askUser(`Cancel ${count(open.length)} run${open.length === 1 ? '' : 's'}?`, [h('p', { class: 'muted' }, 'Those that work stop at their next step and keep their checkpoints; those that wait leave the queue.')], 'Cancel the runs', { danger: true, keep: 'Keep running' });
+        const sure = await askUser(`Cancel ${count(open.length)} run${open.length === 1 ? '' : 's'}?`, [h('p', { class: 'muted' }, 'Running ones stop at their next step and their checkpoints are retained; waiting ones are removed from the queue.')], 'Cancel the runs', { danger: true, keep: 'Keep running' });
         if (!sure)
             return;
         const failed = (await Promise.allSettled(open.map(run => cancelRun(run.id)))).filter(done => done.status === 'rejected');

@@ -179,8 +179,7 @@ export function submitView(context) {
         formula.tried(answer);
         const { queue } = answer;
         fill(verdict, h('div', { class: 'card pad stack' },
-            h('p', null, h('b', { class: 'good' }, 'Valid.'), ` ${count(answer.runs)} run${answer.runs === 1 ? '' : 's'}${answer.points > 1 ? ` (${count(answer.points)} combinations${answer.trials > 1 ? ` × ${answer.trials} trials` : ''})` : answer.trials > 1 ? ` (${answer.trials} trials)` : ''}; ${
-                queue.position === 0 ? 'it would start at once.' : `it would wait at place ${queue.position}${queue.reason ? `: ${queue.reason}` : ''}.`}`),
+            h('p', null, h('b', { class: 'good' }, 'Valid.'), ` ${count(answer.runs)} run${answer.runs === 1 ? '' : 's'}${answer.points > 1 ? ` (${count(answer.points)} combinations${answer.trials > 1 ? ` × ${answer.trials} trials` : ''})` : answer.trials > 1 ? ` (${answer.trials} trials)` : ''}; ${ queue.position === 0 ? 'it would start at once.' : `it would wait at place ${queue.position}${queue.reason ? `: ${queue.reason}` : ''}.`}`),
             answer.warnings.length > 0 && h('ul', { class: 'problems', data: { tone: 'warn' } }, answer.warnings.map(place)),
             answer.plan_error && h('p', { class: 'note' }, `No memory plan: ${answer.plan_error}`), memoryBar()));
     }
@@ -281,7 +280,7 @@ export function submitView(context) {
             const can = Array.isArray(f.available) ? f.available : f.values;
             const range = f.minimum !== undefined || f.maximum !== undefined ? `${f.minimum ?? ''} to ${f.maximum ?? ''}` : '';
             return h('div', { class: 'setting' },
-                h('button', { type: 'button', class: 'link mono', title: 'Show its place in the document', on: { click: () => show(stretchOf(editor.value, f.pointer)) } }, f.pointer.slice(1).replaceAll('/', '.')),
+                h('button', { type: 'button', class: 'link mono', title: 'Show it in the document', on: { click: () => show(stretchOf(editor.value, f.pointer)) } }, f.pointer.slice(1).replaceAll('/', '.')),
                 h('span', { class: 'muted small' }, ` ${f.type}${range ? `, ${range}` : ''}${f.default !== undefined && f.default !== null && f.default !== '' && f.default !== 'default' ? ` · default ${short(f.default)}` : ''}`),
                 h('p', { class: 'small' }, f.meaning), can && can.length > 0 && h('p', { class: 'small mono muted' }, can.join(' · ')));
         }), shown.length === 0 && h('p', { class: 'muted small pad' }, 'No setting matches.'));
@@ -307,9 +306,9 @@ export function submitView(context) {
             : { data: { dataset: version?.source.tokenizer ? 'text_gen' : 'digits_gen' }, train: { epochs: 1 } };
         const start = version ? { model: subject } : { run: subject, checkpoint: step ? Number(step) : 'best' };
         const name = version ? `from ${subject}` : `from run ${subject}${step ? `, step ${step}` : ''}`;
-        fill(begun, h('p', null, version ? `This job begins with the weights of ${subject}${run ? '' : ', whose network it takes; say on which data'}.`
-            : `This job begins with the weights of run ${subject}, ${step ? `step ${step}` : 'best checkpoint'}. Say for how many epochs, on which data.`),
-        version ? null : h('label', { class: 'inline wraps' }, goOn, h('span', null, 'Go on with the run: take the optimiser’s states too. The schedule, the order of samples and the steps begin anew.')));
+        fill(begun, h('p', null, version ? `This job starts from the weights of ${subject}${run ? '' : ' and uses its network; set the data'}.`
+            : `This job starts from the weights of run ${subject}, ${step ? `step ${step}` : 'best checkpoint'}. Set the epochs and the data.`),
+        version ? null : h('label', { class: 'inline wraps' }, goOn, h('span', null, 'Also load the optimiser state, to continue the run. Schedule, sample order and step count start at 0.')));
         begun.hidden = false;
         put(pretty(continuation(document, { ...start, ...version ? {} : { optimizer: false } }, name)));
     }

@@ -162,7 +162,7 @@ export function sweepView(context) {
                 now.state === 'paused' ? steer('Resume', 'running', () => steerJob(now.id, 'resume')) : OPEN.has(now.state) && now.state !== 'cancelling' ? steer('Pause', 'paused', () => steerJob(now.id, 'pause')) : null,
                 retries ? steer(runs.failed === 1 ? 'Retry the failed run' : `Retry ${count(runs.failed)} failed runs`, 'again', () => steerJob(now.id, 'retry')) : null,
                 OPEN.has(now.state) && now.state !== 'cancelling' ? steer('Cancel', 'stop', async () => {
-                    const sure = await ask('Cancel this job?', [h('p', { class: 'muted' }, 'All its runs that have not ended stop at their next step and keep their checkpoints.')], 'Cancel the job', { danger: true, keep: 'Keep running' });
+                    const sure = await ask('Cancel this job?', [h('p', { class: 'muted' }, 'All its running runs stop at their next step; their checkpoints are retained.')], 'Cancel the job', { danger: true, keep: 'Keep running' });
                     return sure ? cancelJob(now.id) : null;
                 }) : null,
                 h('a', { class: 'button', href: `#/compare?runs=${trials.slice(0, 20).join(',')}${trials.length > 1 ? '&mean=trials' : ''}` }, icon('compare'), trials.length > 20 ? 'Compare the first 20' : 'Compare runs'),
@@ -231,7 +231,7 @@ export function sweepView(context) {
         const rows = sweep.table.filter(row => row.metrics[metric]?.mean !== null && row.metrics[metric] !== undefined && Number.isFinite(row.metrics[metric].mean));
         fill(plotHead, h('h3', null, axis ? `${metric} against ${nameOf(axis)}` : metric), hint(about), h('span', { class: 'grow' }), saver);
         if (rows.length === 0) {
-            fill(plot, h('div', { class: 'state small-state' }, h('p', null, open ? 'No run has reached this metric yet.' : 'No run that succeeded has this metric yet. Tick “Count unfinished runs” to see those under way.')));
+            fill(plot, h('div', { class: 'state small-state' }, h('p', null, open ? 'No run has a value of this metric yet.' : 'No successful run has this metric yet. Select “Count unfinished runs” to include running ones.')));
             return;
         }
         /** @type {Map<string, import('../scatter.js').Mark[]>} */

@@ -173,7 +173,7 @@ static void framing_check(struct api_req *r, const char *method, const char *ver
         api_fail(r, API_FAULT_MALFORMED, "%s", fault);
 }
 
-/* Everything that can be said before the body has come. Sets an answer if the request is refused. */
+/* The checks that do not need the body. Sets an error reply if the request is refused. */
 static void request_check(struct api_req *r, const char *method_name, size_t *ret_declared)
 {
     const struct api_allow *allow = &r->api->set.allow;

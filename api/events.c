@@ -178,7 +178,7 @@ static void nothing(void *state)
 static const struct api_stream_ops events_ops = {
     .read = events_read, .done = events_done, .gone = nothing, .comments = true, .everything = true};
 
-/* Is there room for one more stream? */
+/* Whether the limit allows one more stream. */
 static bool stream_allowed(struct api_req *r)
 {
     if (atomic_load(&api_counters_of(api_of(r))->sse_clients) < api_settings_of(r)->sse_clients)

@@ -3,7 +3,7 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import path from 'node:path';
 
-// The library lies in the build folder, beside the output.
+// The library is in the build folder, next to the output.
 const [, , input, output] = process.argv;
 const { parse } = createRequire(path.resolve(output))('yaml');
 writeFileSync(output, JSON.stringify(parse(readFileSync(input, 'utf8'), { strict: true, uniqueKeys: true })));

@@ -33,7 +33,7 @@ static void range_add(struct range *r, double value)
     r->any = true;
 }
 
-/* Between the values some room; never empty. */
+/* Margin around the values; never empty. */
 static void range_widen(struct range *r)
 {
     double room = 0.05 * (r->high - r->low);

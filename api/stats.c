@@ -270,7 +270,7 @@ struct pace {
     double epochs; /* that the document asks for; 0 = its length is given in steps */
 };
 
-/* A run measured in epochs says how many; the worker has told how many steps they are. */
+/* The length of a run in epochs is in its document; the worker reports the corresponding number of steps. */
 static bool pace_row(void *ctx, const struct store_run *run)
 {
     struct pace *p = ctx;

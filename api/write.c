@@ -10,7 +10,7 @@
 #include "daemon/digest/digest.h"
 #include "daemon/polyd/store/tx.h"
 
-/* The wait's data begins with one of these; `done` of the handler is kept beside it. */
+/* The wait's data begins with one of these; the handler's `done` is stored in it. */
 struct holder {
     void (*done)(struct api_write *);
     _Alignas(max_align_t) struct api_write w;

@@ -1,4 +1,4 @@
-/* The table, told: as JSON for the API and as text for `polyd fields`. */
+/* Reference generated from the table: JSON for the API, text for `polyd fields`. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

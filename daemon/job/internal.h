@@ -266,7 +266,7 @@ json_t *job_json_num(double v);
 /* Sets a copy-free reference to `v` (stolen) at the pointer, making objects on the way; an object on an
  * object merges. False without memory. */
 bool job_json_put(json_t *root, const char *pointer, json_t *v);
-/* A deep copy, or NULL without memory: jansson's own would leave out what it has no room for. */
+/* A deep copy, or NULL if out of memory; jansson's own copy would omit members in that case. */
 json_t *job_json_copy(json_t *v);
 /* Merges `from` into the object `to`, deeply. False without memory. */
 bool job_json_merge(json_t *to, json_t *from);

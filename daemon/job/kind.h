@@ -31,7 +31,7 @@ struct job_kind_info {
     bool curves;         /* its numbers change over the steps of a run; false: they are its result */
     bool cpu;            /* computes on the CPU, whatever other devices there are */
     const char *meaning; /* for people */
-    /* Members of the document, beside schema and kind: "name, data". */
+    /* Members of the document, in addition to schema and kind: "name, data". */
     const char *takes;
     /* Members that the daemon adds, because the document names a checkpoint: what is computed with it, from
      * its run. NULL: it names none. A resolved document has both. */

@@ -25,7 +25,7 @@ void job_report_done(struct job_report *report)
     job_report_init(report);
 }
 
-/* Sets *failed if memory runs out. The same problem twice is told once. */
+/* Sets *failed if memory runs out. Duplicates are reported once. */
 static void problem_add(struct job_report *r, struct job_problem **list, size_t *count, const char *pointer,
                         const char *fmt, va_list args)
 {

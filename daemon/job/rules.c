@@ -345,7 +345,7 @@ json_t *job_rule_split_val(struct job_ctx *c)
     return split_part(c, 0.1);
 }
 
-/* Beside the data, under the name of the published folder. */
+/* In the folder of the data, under the name of the published folder. */
 json_t *job_rule_tokenizer_path(struct job_ctx *c)
 {
     const struct job_data *d = &c->g->data;

@@ -3,7 +3,7 @@
  * in:
  *
  *   {"name": "E01", "version": 1, "title", "question" (two sentences), "source" (the paper's figure or table),
- *    "targets": [the paper's tables], "pictures": [the paper's figures], which a page puts beside our numbers (both may be
+ *    "targets": [the paper's tables], "pictures": [the paper's figures], shown next to the measured values (both may be
  *     absent; api/openapi.yaml, TemplateTarget and TemplatePicture),
  *    "variants": {"small": V, "paper": V}}
  *   V: {"shows": what it should still show, "claims": [statements that its runs decide, see claim.h],

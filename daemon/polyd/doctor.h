@@ -3,6 +3,6 @@
 
 struct config;
 
-/* Starts no daemon and touches no GPU beyond asking the driver; reads the store beside a running daemon.
+/* Starts no daemon and uses no GPU except for querying the driver; may read the store while a daemon runs.
  * Returns the exit status: 0 when jobs can run here at all. */
 int doctor(const struct config *config);

@@ -9,6 +9,6 @@
 
 #include "daemon/polyd/config/config.h"
 
-/* Prints a line for each thing and the sum. `dry`: removes nothing, and works beside a running daemon.
+/* Prints a line for each thing and the sum. `dry`: removes nothing, and works while a daemon runs.
  * Returns the exit status. */
 int gc(const struct config *config, bool dry);

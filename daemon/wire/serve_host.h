@@ -52,7 +52,8 @@ struct serve_host {
     /* Waits for the next request, at most timeout_ms (-1 = for ever). PD_OK: the caller owns *ret and ends it
      * with `done`. PD_ERR_TIMEOUT: no request. PD_ERR_CLOSED: unload or stop: finish and return. */
     enum pd_err (*next)(void *ctx, int timeout_ms, struct serve_request **ret);
-    /* Has the client gone (or the worker been told to stop)? Cheap: ask at every decode step. */
+    /* Whether the client has disconnected (or the worker was asked to stop). Cheap enough for every decode
+     * step. */
     bool (*cancelled)(void *ctx, const struct serve_request *req);
     /* Sends a part. Copies. After the last part nothing more may be sent for this request. */
     void (*reply)(void *ctx, const struct serve_request *req, const struct serve_result *part);

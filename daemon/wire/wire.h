@@ -58,7 +58,7 @@ enum wire_type {
      * Its contents are opaque to polyd (kernels/comm/comm.h). */
     WIRE_RENDEZVOUS = 20,
     /* Measured choices of a back end: any worker asks for those of its device once
-     * the back end is open, and is told all of them; what it measures it sends as it comes, and everything
+     * the back end is open, and receives all of them; it sends new measurements immediately, and everything
      * again after a reconnection: a record that is there is kept. */
     WIRE_TUNED_ASK = 21, /* w */
     WIRE_TUNED = 22,     /* both: at most WIRE_TUNED_MAX records; d: the last frame is flagged */

@@ -203,7 +203,7 @@ static void test_newest_recorded_checkpoint_is_not_removed(void **state)
     assert_int_equal(run(DIGITS(KEEPS_ONE), &b, NULL, 2, &out, &why), PD_OK);
     assert_int_equal(out.result, TRAIN_CANCELLED);
     assert_true(out.step > 12);                          /* more than two were written since */
-    assert_int_equal(strncmp(steps_kept(), "6 ", 2), 0); /* what the next attempt would be told */
+    assert_int_equal(strncmp(steps_kept(), "6 ", 2), 0); /* what the next attempt would receive */
     assert_int_equal(b.waits, 0);
     close_book(&b);
     clear();

@@ -107,7 +107,7 @@ function navigate() {
                     query.set(key, value);
             }
             const text = query.toString();
-            // Each change of the address is a word to another process: what is as it was is not said again.
+            // Each change of the address is a message to another process, so unchanged addresses are not set again.
             if (shown === `${path}?${query}`)
                 return;
             shown = `${path}?${query}`;

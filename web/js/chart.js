@@ -19,13 +19,13 @@ import { colour, fontFamily, onTheme, ordered } from './theme.js';
 /** @typedef {{smoothing: number, kind: 'ema' | 'gauss', log: boolean, axis: 'step' | 'time' | 'epoch'}} Look */
 
 const palette = ['s1', 's2', 's3', 's4', 's5', 's6', 's7'];
-/** A second mark beside colour, where lines share no order. */
+/** A second mark in addition to colour, if lines have no common order. */
 const dashes = [[], [6, 4], [2, 3], [10, 4, 2, 4]];
 const HEIGHT = 230, TALL = 280, BIG = 520, LOW = 184; // px; LOW: on a phone
 /** A window in which panels stand below each other, as css/narrow.css has it. */
 export const NARROW = '(max-width: 680px)';
 const NEAR = 32; // px: the cursor reads the point that stands within
-const LABELLED = 6; // more lines of layers than this are told by a number at their end
+const LABELLED = 6; // more lines of layers than this are labelled by a number at their end
 const axisWords = { step: 'Step', time: 'Time', epoch: 'Epoch' };
 
 /**

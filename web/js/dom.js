@@ -59,7 +59,8 @@ export function fill(el, ...children) {
     return el;
 }
 
-/** Is a button of the pointer down? An element that is replaced meanwhile never gets its click. @type {boolean | null} null: nobody listens yet */
+/** Is a button of the pointer down? An element that is replaced meanwhile never gets its click. @type {boolean | null} null: no
+ * listener yet */
 let pressed = null;
 /** What waits until the click has arrived. @type {Map<Element, () => void>} */
 const waiting = new Map();
@@ -112,7 +113,7 @@ export function setText(el, text) {
         el.textContent = text;
 }
 
-// Drawn on a 16 x 16 grid, stroked with the colour of the text beside them.
+// Drawn on a 16 x 16 grid, stroked with the colour of the surrounding text.
 const icons = {
     search: 'M7 2.5a4.5 4.5 0 1 1 0 9a4.5 4.5 0 0 1 0-9ZM10.5 10.5L14 14',
     queued: 'M8 2.5a5.5 5.5 0 1 1 0 11a5.5 5.5 0 0 1 0-11ZM8 5v3.2l2 1.3',

@@ -1,4 +1,4 @@
-// The map of GPUs: one card each, with its state and why, who holds it, and what the driver told a moment ago.
+// The map of GPUs: one card each, with its state and reason, its run, and the driver's latest sample.
 import { ask, h, message, toast } from './dom.js';
 import { drainDevice, undrainDevice } from './api.js';
 import { ago, bytes, count, percent } from './format.js';

@@ -1,4 +1,4 @@
-// A small "?" beside a title: what the metric is in one sentence, where the definition comes from, and the way to the
+// A small "?" next to a title: what the metric is in one sentence, where the definition comes from, and the way to the
 // rest of the help.
 import { h } from './dom.js';
 

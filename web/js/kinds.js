@@ -7,7 +7,7 @@
  * @property {boolean} saves its runs write checkpoints
  * @property {string} step what its progress counts
  * @property {boolean} settings the common settings (quick.js) are settings of its document
- * @property {string} tag shown beside the number of a run
+ * @property {string} tag shown next to the number of a run
  * @property {string} text
  */
 

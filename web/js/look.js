@@ -1,4 +1,4 @@
-// How a page of charts looks at its curves: smoothing, scale, axis, the stretch of steps, which panels and how many beside each
+// How a page of charts looks at its curves: smoothing, scale, axis, the stretch of steps, which charts and how many next to each
 // other. One bar of controls for the run page and the comparison; the address keeps what was chosen.
 import { formatStates, freshState, parseStates } from './chart/state.js';
 import { h, icon } from './dom.js';
@@ -49,7 +49,7 @@ export class LookBar {
         const to = Number(query.get('to'));
         if (query.get('to') && to > from)
             this.range = [from, to];
-        /** What single panels were told. @type {Map<string, import('./chart/state.js').PanelState>} */
+        /** Settings of single charts. @type {Map<string, import('./chart/state.js').PanelState>} */
         this.states = parseStates(query.get('p'));
         this.big = query.get('big') ?? '';
 

@@ -169,7 +169,7 @@ export function fullTitle(key) {
 }
 
 /**
- * How each unit is written: beside the title of a panel, at a mark of its axis, and with a value.
+ * How each unit is written: next to the title of a chart, at a mark of its axis, and with a value.
  * @type {Record<string, {title: string, tick: (v: number) => string, value: (v: number) => string}>}
  */
 const units = {

@@ -11,7 +11,7 @@ import { chip, standing } from './states.js';
  * @property {string} group
  * @property {string} name
  * @property {string} [words] by which it is found, too
- * @property {Node | string} [note] said at the end of its line
+ * @property {Node | string} [note] shown at the end of its line
  * @property {string} [href] where it leads, else
  * @property {() => void} [act] what it does
  */
@@ -95,7 +95,7 @@ export function openPalette() {
     const dialog = h('dialog', { class: 'palette', 'aria-label': 'Find' }, h('div', { class: 'search' }, icon('search'), field,
         h('button', { type: 'button', class: 'quiet icon-button', 'aria-label': 'Close', on: { click: () => dialog.close() } }, icon('close', 13))), list, said);
 
-    // A list drawn under a pointer at rest is told of a move: that must not take the choice from the keys.
+    // A list drawn under a resting pointer receives a move event, which must not change the keyboard selection.
     /** Where the pointer was last seen. @type {string | null} */
     let seen = null;
     const moved = (/** @type {any} */ event) => {
@@ -206,7 +206,7 @@ export function openPalette() {
                 go = busy;
         }
     });
-    // Beside the box: the backdrop belongs to the dialog.
+    // Outside the box: the backdrop belongs to the dialog.
     dialog.addEventListener('click', event => event.target === dialog && dialog.close());
     dialog.addEventListener('close', () => {
         asking.abort();

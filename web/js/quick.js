@@ -1,5 +1,5 @@
-// A dozen settings as fields beside the document: what one changes most, without knowing where it stands. The document stays the
-// truth; a field only writes into it.
+// A dozen settings as fields next to the document: the most frequently changed ones, without knowing their place. The document
+// stays the truth; a field only writes into it.
 import { fill, h } from './dom.js';
 import { kindOf } from './kinds.js';
 

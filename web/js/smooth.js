@@ -4,7 +4,7 @@
 
 /** @typedef {{first: number, last: number, mean: number | null, count: number}} Bucket */
 
-/** Weights are told for this part of a run, whatever its length. */
+/** The window of an average is relative to this part of a run, whatever its length. */
 const PARTS = 400;
 
 /**
@@ -88,7 +88,7 @@ function gauss(buckets, sigma) {
 
 /**
  * Buckets whose greatest or smallest value stands out from those around by more than four deviations of what is usual for the
- * series, and that the line does not show: the spikes that a mean hides. What is around and what is usual is told by medians,
+ * series, and that the line does not show: the spikes that a mean hides. Medians define the neighbourhood and the usual size,
  * so that a spike hides neither itself nor its neighbours.
  * @param {{min: number | null, max: number | null, mean: number | null}[]} buckets
  * @param {(number | null)[]} line

@@ -309,7 +309,7 @@ export interface Device {
     memory: number | null;
     runId: string | null;
     drained: { reason: string; who: string; since: string } | null;
-    /** What the driver told last; null for a slot of the CPU. What it does not tell is null. */
+    /** The driver's latest sample; null for a CPU slot. Values that it does not report are null. */
     gpu: {
         instance: number | null;
         split: boolean;

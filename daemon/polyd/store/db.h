@@ -123,7 +123,7 @@ void db_attempt(sqlite3_stmt *st, struct store_attempt *ret);
  * belongs to another program. An older file is first copied to `backup` (may be NULL). `busy` is called
  * periodically. */
 struct store_busy {
-    void (*fn)(void *ctx, const char *what); /* NULL = nobody is told */
+    void (*fn)(void *ctx, const char *what); /* may be NULL */
     void *ctx;
 };
 enum pd_err store_migrate(struct db *d, const char *backup, struct store_busy busy, struct pd_why *why);

@@ -4,10 +4,10 @@
  * handle:
  *
  *   struct store          read-only, for the thread that opened it. A query is one short read transaction and
- * calls back once per row; what a row points to is borrowed until the callback returns.
+ *                         calls back once per row; what a row points to is borrowed until the callback returns.
  *   struct store_writer   the writer thread, with the only connection that writes and checkpoints. Any thread
- * submits a struct store_work. Its `apply` runs on the writer thread, inside the
- * transaction of the group, and calls the functions of tx.h (store_..._insert, _move);
+ *                         submits a struct store_work. Its `apply` runs on the writer thread, inside the
+ *                         transaction of the group, and calls the functions of tx.h (store_..._insert, _move);
  *                         its `done` runs there after the commit.
  *
  * Only the writer's queue has a lock. Times are wall-clock microseconds since 1970, 0 = not yet; times on
@@ -666,7 +666,7 @@ struct store_work {
      * the start (the group was rolled back by another's failure), so it must only overwrite its results. */
     enum pd_err (*apply)(struct store_tx *tx, void *ctx, struct pd_why *why);
     /* Writer thread, after the commit (or its failure, or apply's). Exactly once for an accepted work. Must
-     * be quick and never wait. May submit. NULL = nobody asks. */
+     * be quick and never wait. May submit. May be NULL. */
     void (*done)(void *ctx, enum pd_err err, const struct pd_why *why);
     void *ctx;
 };
@@ -686,8 +686,7 @@ struct store_writer_options {
     bool init;                /* a folder whose database is lost is emptied (moved aside), not refused */
     bool external_checkpoint; /* leave WAL checkpoints to another program (Litestream) */
     /* Called by store_writer_start, on its thread, when a migration begins and again and again while it
-     * works, so that whoever waits for the start may be told that it goes on. `what`: for people. NULL:
-     * nobody is. */
+     * works, so that a caller waiting for the start can report progress. `what`: a sentence. May be NULL. */
     void (*busy)(void *ctx, const char *what);
     void *busy_ctx;
     int lane_limit;               /* works waiting in each lane; 0 = 4096 */

@@ -160,7 +160,7 @@ struct store_metric {
 };
 /* Writes the points with their roll-ups and latest values. `attempt` 0 = logged over HTTP. The run must exist
  * (PD_ERR_NOT_FOUND). An identical point again is ignored; another value at the same key, step and
- * time is kept beside it. *ret_new (may be NULL) = points that were new. */
+ * time is stored in addition. *ret_new (may be NULL) = number of new points. */
 PD_NODISCARD enum pd_err store_metric_append(struct store_tx *tx, int64_t run_id, int attempt,
                                              const struct store_metric *points, size_t count,
                                              int64_t *ret_new, struct pd_why *why);

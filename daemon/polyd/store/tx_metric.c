@@ -385,8 +385,7 @@ static void latest_add(struct store_tx *tx, struct latest *l, int attempt, const
     struct metric_cache *c = tx->metrics;
     bool counts = attempt || !l->attempt;
 
-    if (attempt &&
-        !l->attempt) { /* what a client logged under the worker's key counts for nothing beside it */
+    if (attempt && !l->attempt) { /* points that a client logged under the worker's key are ignored */
         l->min = INFINITY;
         l->max = -INFINITY;
     }

@@ -68,7 +68,7 @@ enum pd_err tx_check_carried_out(const char *what, int64_t id, enum job_kind kin
 /* tx_metric.c: the cache of keys and open roll-ups lives with the writer. */
 struct metric_cache *store_metric_cache_new(void);
 struct metric_cache *store_metric_cache_free(struct metric_cache *c);
-/* Who writes the series of the run: *ret_there = false: nobody yet; *ret_attempt 0: a client. */
+/* The writer of the run's series: *ret_there = false: none yet; *ret_attempt 0: a client. */
 enum pd_err tx_series_source(struct store_tx *tx, int64_t run_id, const char *key, bool *ret_there,
                              int *ret_attempt, struct pd_why *why);
 /* Writes the roll-ups and latest values that the group changed. Before the commit. */

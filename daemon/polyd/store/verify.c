@@ -1,4 +1,4 @@
-/* `polyd verify`: the invariants that can be read off a state directory, on one snapshot. Works beside a
+/* `polyd verify`: the invariants that can be read off a state directory, on one snapshot. Works with a
  * running daemon. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -281,7 +281,7 @@ static const char *const rules[] = {
 
 /* ---- 5: artifacts --------------------------------------------------------------------------- */
 
-/* Beside a running daemon: did a deletion take the row away meanwhile, and the file after it? */
+/* With a running daemon: a deletion may have removed the row in the meantime, and then the file. */
 static bool row_stays(const char *state_dir, const char *sql, const char *key)
 {
     char path[4096];

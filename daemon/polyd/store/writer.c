@@ -190,7 +190,7 @@ again:
             err = w->result[i];
             why = w->why[i];
         } else if (points != tx->metric_touches) {
-            /* The savepoint undid its points, but the roll-ups in memory hold them beside those of
+            /* The savepoint undid its points, but the roll-ups in memory include them together with those of
              * earlier works: begin again without it. Rare: metrics are checked before they are written. */
             store_metric_forget(w->metrics);
             sqlite3_exec(w->db.db, "ROLLBACK", NULL, NULL, NULL);

@@ -1,8 +1,9 @@
 /* daemon/polyd/supervise/expand.h: runs of jobs, made from their documents.
  *
- * The first runs of a job are made in the transaction that accepts it. The rest of a large sweep follows bit
- * by bit, by one thread that may wait for the writer: ten thousand rows at once would hold up everyone. What
- * is left to do stands in the rows (job.runs < job.planned), so a restart goes on where the last commit was.
+ * The first runs of a job are made in the transaction that accepts it. One thread, which may wait for the
+ * writer, creates the rest of a large sweep in small steps, because ten thousand rows at once would block
+ * other writes. The remaining runs follow from the rows (job.runs < job.planned), so a restart continues
+ * after the last commit.
  */
 #pragma once
 
@@ -26,12 +27,12 @@ PD_NODISCARD enum pd_err expand_run_insert(struct store_tx *tx, const struct job
                                            struct pd_why *why);
 
 struct expander;
-/* Starts the thread. `made` is called on it after each commit that brought runs (NULL = nobody asks). */
+/* Starts the thread. `made` (may be NULL) is called on it after each commit that created runs. */
 PD_NODISCARD enum pd_err expander_start(struct store_writer *w, void (*made)(void *ctx), void *ctx,
                                         struct expander **ret, struct pd_why *why);
 /* A job may be waiting. Any thread. */
 void expander_wake(struct expander *e);
-/* Ends the thread after the commit under way. It may still be woken: that does nothing. */
+/* Ends the thread after the current commit. Waking it afterwards has no effect. */
 void expander_halt(struct expander *e);
 /* Halts and frees. NULL is fine. Returns NULL. */
 struct expander *expander_stop(struct expander *e);

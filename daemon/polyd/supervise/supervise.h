@@ -34,7 +34,7 @@ struct sup_options {
     int64_t backoff_us;    /* before the first restart; doubled each time, at most 5 min */
     int64_t age_us;        /* waiting so long raises a run's priority by one */
     /* Called by sup_start, on its thread, when it begins to take up what ran before, and for each attempt of
-     * that. `what`: for people. NULL: nobody is told. */
+     * that. `what`: a sentence. May be NULL. */
     void (*busy)(void *ctx, const char *what);
     void *busy_ctx;
     int64_t silence_us;   /* silence after which an external run is lost; 0 = 10 min */
@@ -86,7 +86,7 @@ struct sup_device {
     int64_t run_id; /* that holds it; 0 = free */
     int attempt;
     /* "free", "busy" (a run), "draining" (a run, its last one), "serving" (models; a run may join them),
-     * "checking" (given back a moment ago); out of service: "drained", "foreign" (somebody else computes
+     * "checking" (released a moment ago); out of service: "drained", "foreign" (another process computes
      * there), "broken", "stale" (the driver does not answer), "gone" (it was there), "split" (into MIG
      * instances) */
     char state[16];
@@ -234,7 +234,7 @@ struct sup_model_info {
     int in_flight, waiting, running;
     int64_t requests, failures, restarts;
     int64_t memory_bytes;                /* resident size of the worker; 0 = unknown */
-    int64_t need_bytes;                  /* what it may come to take, as it said itself; 0 = not ready yet */
+    int64_t need_bytes;                  /* its maximum memory as reported; 0 = not ready yet */
     const struct sup_infer_stats *stats; /* NULL = not measured */
 };
 /* Calls back for each version that is or was loaded, under a lock. */

@@ -7,7 +7,7 @@
 
 #define CHECK_POWERS_MAX 6
 
-/* X (N, D), and the projections XQ, XK (N, d) of one draw, with what is needed beside them. */
+/* X (N, D), and the projections XQ, XK (N, d) of one draw, with auxiliary arrays. */
 struct check_rig {
     struct check_shape shape;
     double *x, *w, *q, *k, *kt; /* w: Q or K; kt: XK transposed (d, N) */

@@ -1,6 +1,6 @@
 /* daemon/worker/data/cache.c: see cache.h.
  *
- *   <key>.cache   header, then the body; who maps it holds a shared lock on it, so that it is not removed to make room
+ *   <key>.cache   header, then the body; a process that maps it holds a shared lock, which prevents its removal
  *   <key>.tmp-N   being written; its writer holds a lock on it, so one without a lock is a dead writer's
  *   <key>.lock    held while the file of this key is being made
  *   limit         the greatest sum of all files, written by polyd */
@@ -137,7 +137,7 @@ struct data_cache *data_cache_close(struct data_cache *c)
     return NULL;
 }
 
-/* ---- room ---- */
+/* ---- space ---- */
 
 /* Removes what writers left that live no more. */
 static void sweep(const char *dir)

@@ -88,7 +88,7 @@ struct data_options {
      *   mnist     a folder with the four IDX files (plain or .gz): {train,train10k}-images-idx3-ubyte,
      *             {train,..}-labels-idx1-ubyte, {t10k,t2k}-...
      *   cifar10   a folder with data_batch*.bin and, where there are any, test_batch*.bin (plain or .gz), or
-     *             one such file; names of the classes from batches.meta.txt beside them
+     *             one such file; names of the classes from batches.meta.txt in the same folder
      *   pictures  a folder, or a tar (plain or .gz), with train/CLASS/... and val/CLASS/..., or CLASS/...
      *             alone; val/images with val_annotations.txt (Tiny-ImageNet) is understood
      *   text      one file, plain or gzip'd
@@ -122,8 +122,8 @@ struct data_options {
      * is tested; training takes what is left. Generated data: no shares; 0 = 4000, 1000 and 1000 digits or
      * 1,000,000, 100,000 and 100,000 bytes. */
     double amount[DATA_SPLITS];
-    bool
-        val_is_test; /* standard, pictures: the folder val is the test part, as ImageNet's results are published */
+    /* standard, pictures: the folder val is the test part, as ImageNet's results are published */
+    bool val_is_test;
     uint64_t seed; /* of the shuffle, and of what is generated; the order of samples is the loader's */
 
     /* text */

@@ -184,7 +184,7 @@ void data_digit_draw(uint64_t seed, int64_t index, int digit, uint8_t pixels[SID
             low[k & 1] = fminf(low[k & 1], segment[i][k]);
             high[k & 1] = fmaxf(high[k & 1], segment[i][k]);
         }
-    /* The middle of its box goes to the middle of the picture, a little beside it. */
+    /* The centre of its box is placed at the centre of the image, with a small offset. */
     dx += (SIDE - 1) * .5f - (low[0] + high[0]) * .5f;
     dy += (SIDE - 1) * .5f - (low[1] + high[1]) * .5f;
     reach = radius + .75f;

@@ -20,7 +20,7 @@
 struct data_fit {
     const char *dataset; /* its name in a job document; static */
     const char *split;   /* the rule of data.split that it takes: "standard"; static */
-    bool fits, checked;  /* checked: it was opened, not only told by its names */
+    bool fits, checked;  /* checked: it was opened, not only recognised by its names */
     char missing[256];   /* unless it fits: what is missing or wrong */
 };
 

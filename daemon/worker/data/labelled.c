@@ -91,7 +91,7 @@ static const char *label_bytes(const struct reading *r, const struct label *l)
     return r->names.data + l->at;
 }
 
-/* Makes room for one more label; false without memory. */
+/* Makes room for one more label; false if out of memory. */
 static bool grow_labels(struct reading *r)
 {
     size_t size = r->label_size ? 2 * r->label_size : 64;

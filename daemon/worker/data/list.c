@@ -328,7 +328,7 @@ static int by_place(const void *a, const void *b, void *names)
     return c ? c : strcmp(base + x->name, base + y->name);
 }
 
-/* Drops what belongs to no part: beside train/ and val/ only they count; test/ stands in where there is no
+/* Removes files that belong to no part: if train/ and val/ exist, only they count; test/ replaces a missing
  * val/, or where it is asked for. */
 static enum pd_err keep_parts(struct data_pictures *p, const char *path, struct pd_why *why)
 {

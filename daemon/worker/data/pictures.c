@@ -193,7 +193,7 @@ static bool key_of(struct data_pictures *p, uint8_t ret_key[32], uint64_t *ret_e
         uint64_t said;
         enum pd_err err = bytes_of(p, &p->items[i], &bytes, &len, &owned, &why);
 
-        /* One that is too long is as good as none: it will be told when it is asked for. */
+        /* A file that is too long counts as unreadable; reading it reports the error. */
         if (err != PD_OK && err != PD_ERR_LIMIT)
             return false;
         said = len;
@@ -242,7 +242,7 @@ static enum pd_err fill(struct data_set *set, struct data_cache_writer *w, struc
         size_t len;
 
         if (decode(p, &p->items[i], &image, &reason) != PD_OK)
-            continue; /* told when it is asked for */
+            continue; /* reported when it is read */
         set->work.decoded_pictures++;
         len = (size_t)image.height * (size_t)image.width * (size_t)image.channels;
         table[i] = (struct decoded){

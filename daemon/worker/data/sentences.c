@@ -90,7 +90,8 @@ const struct data_choice *data_sentence_choices(int state, int *ret_count)
     return states[state].choices;
 }
 
-/* Writes one sentence; returns its bytes. From the first word that does not fit on, the room is line ends. */
+/* Writes one sentence; returns its bytes. From the first word that does not fit on, the rest is filled with
+ * line ends. */
 static size_t write_sentence(uint64_t seed, uint64_t number, uint8_t *to, size_t room)
 {
     uint32_t draws[4];

@@ -185,7 +185,7 @@ struct field {
     uint8_t pixel[SIDE_MOST * SIDE_MOST];
 };
 
-/* Whether another curve comes too close, or an earlier place of this one is there or beside it. */
+/* Whether another curve is too close, or an earlier point of this one is there or adjacent. */
 static bool taken(const struct field *f, int y, int x, int owner, const int *recent, int recents)
 {
     for (int dy = -APART; dy <= APART; dy++)

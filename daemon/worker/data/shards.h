@@ -1,5 +1,5 @@
 /* daemon/worker/data/shards.h: the tensors of one safetensors file or of several that an index names, as Hugging Face
- * writes large models: model.safetensors, or model.safetensors.index.json beside its files. */
+ * writes large models: model.safetensors, or model.safetensors.index.json with its files. */
 #pragma once
 
 #include "daemon/worker/data/safetensors.h"

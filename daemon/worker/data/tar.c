@@ -12,7 +12,7 @@ struct scan {
     const struct data_tar_source *source;
     uint64_t at;
     char name[DATA_TAR_NAME_MAX + 1]; /* of the next entry, from a long-name or pax header; "" = none */
-    bool has_size;                    /* pax told the next entry's size */
+    bool has_size;                    /* a pax header gave the next entry's size */
     uint64_t size;
     uint8_t pax[PAX_MAX + 1];
 };

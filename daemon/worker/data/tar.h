@@ -1,7 +1,7 @@
 /* daemon/worker/data/tar.h: private to this module: the index of a tar archive.
  *
  * Understands ustar, GNU long names and base-256 sizes, and pax headers (path, size). Only regular files are
- * told; links, folders and devices are passed over. Nothing is ever unpacked to disk. */
+ * reported; links, folders and devices are skipped. Nothing is ever unpacked to disk. */
 #pragma once
 
 #include <stddef.h>

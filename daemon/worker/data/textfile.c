@@ -1,7 +1,7 @@
 /* daemon/worker/data/textfile.c: the bytes of a text file, plain or gzip'd, and what is odd about them.
  *
- * gzip is told by its first bytes, not by the name. zlib checks the CRC at the end of each member. What comes
- * out is bounded as a plain file is (DATA_FILE_LIMIT), and memory grows only as bytes come. */
+ * gzip is recognised by its first bytes, not by the name. zlib checks the CRC at the end of each member. What
+ * comes out is bounded as a plain file is (DATA_FILE_LIMIT), and memory grows only as bytes come. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include "daemon/worker/data/tokens.h"
 
 #define PIECE ((size_t)1 << 18)
-#define HEAD ((size_t)1 << 16) /* bytes by which a text is told from other files */
+#define HEAD ((size_t)1 << 16) /* bytes by which text is distinguished from other files */
 
 static const struct packing {
     const char *name;

@@ -17,7 +17,7 @@ static void on_progress(void *user, int64_t done, int64_t total)
     link_progress(((struct attempt *)user)->link, done, total, false);
 }
 
-/* The verdict also travels beside the result, so that lists need not open it. */
+/* The verdict is also sent separately, so that lists need not parse the result. */
 static enum pd_err send(struct attempt *a, const struct job_config *config, const struct check_summary *s,
                         const struct pd_buf *json, struct pd_why *why)
 {

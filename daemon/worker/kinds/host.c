@@ -123,7 +123,7 @@ struct train_dirs kind_dirs(struct attempt *a, struct kind_folders *f)
         f->roots[i] = (struct data_root){.name = a->assign->roots[i].name, .path = a->assign->roots[i].path};
     snprintf(f->checkpoints, sizeof f->checkpoints, "%s/checkpoints", a->assign->run_dir);
     f->state[0] = '\0';
-    /* Beside the runs, for all of them: the same text is not cut into tokens by each. */
+    /* Shared by all runs, so that the same text is tokenized only once. */
     if (!worker_state_dir(a->socket_path, f->state, sizeof f->state))
         return dirs;
     dirs.state = f->state;

@@ -111,7 +111,7 @@ static struct pk_val qk_norm(struct net *n, struct pk_val x, bool per_head, stru
 
 enum { Q, K, V };
 
-/* What a module computes with, beside its input. */
+/* Parameters of a module. */
 struct module {
     const struct model_attention *a;
     int64_t heads, d;

@@ -70,8 +70,8 @@ struct model_scalar {
 /* An activation that is a formula (kernels/formula/formula.h); text "": phi says it. */
 struct model_formula {
     char text[PK_FORMULA_TEXT + 1]; /* as typed */
-    int32_t
-        scalars; /* those that the document describes; the others have the defaults of daemon/job/JOB.md */
+    /* those that the document describes; the others have the defaults of daemon/job/JOB.md */
+    int32_t scalars;
     struct model_scalar scalar[PK_FORMULA_PARAMS];
 };
 
@@ -123,7 +123,8 @@ struct model_spec {
     bool pos_after; /* with an InputNorm: the position is added behind it */
     /* ViT */
     int32_t channels, image_h, image_w, patch_h, patch_w;
-    enum model_pixels pixels; /* not part of a checkpoint, as little as mean and std: whoever feeds decides */
+    /* not part of a checkpoint, like mean and std: chosen by the caller that provides the input */
+    enum model_pixels pixels;
     float mean[MODEL_PIXEL_CHANNELS], std[MODEL_PIXEL_CHANNELS];
     enum model_pool pool;
     /* Swin: blocks and heads of each stage, 0 behind the last; each stage is twice as wide as the one before.
@@ -167,7 +168,7 @@ struct model_spec {
      * checkpoint. */
     enum pk_dtype weights;
     /* Graphs are planned in mixed precision (pk_graph_precision): activations and caches bf16, parameters and
-     * results f32. Not part of a checkpoint: whoever computes decides. */
+     * results f32. Not part of a checkpoint: chosen at run time. */
     bool mixed;
 };
 
@@ -373,10 +374,10 @@ struct model_rows {
     /* Of a network that reads points: inputs "x" and "t" (points, k), which u (points, k) may be differentiated by. */
     struct pk_val x, t;
     const struct model_spec *spec;
-    bool
-        shift; /* derivatives are tangents of a shift of the whole sequence; else gradients of the sum over it */
-    struct pk_val
-        valid; /* of the model's dtype, one a row: 1 where the row counts, else 0; the loss sets it */
+    /* derivatives are tangents of a shift of the whole sequence; else gradients of the sum over it */
+    bool shift;
+    /* of the model's dtype, one a row: 1 where the row counts, else 0; the loss sets it */
+    struct pk_val valid;
 };
 
 /* Columns of the input "mix" (batch, MODEL_MIXES), a row for each image: the share of its own label, and how much
@@ -409,8 +410,8 @@ struct model_loss {
  * images; alpha is the share of that in the loss. hard: cross-entropy with the class of the teacher's largest
  * logit. soft: tau^2 times the mean over classes of P_t (log P_t - log P_s), P of logits / tau. */
 struct model_distil {
-    const struct model
-        *teacher; /* of the student's dtype; NULL: input "teacher" (batch, classes) has its logits */
+    /* of the student's dtype; NULL: input "teacher" (batch, classes) has its logits */
+    const struct model *teacher;
     bool soft;
     double alpha, tau;
 };
@@ -441,17 +442,17 @@ struct model_train_options {
     bool nesterov;
     double weight_decay;
     double ema; /* decay of the averaged weights; 0 = none are kept */
-    int32_t
-        line_rows; /* pairs of the history of an optimiser that searches along lines, and one more; else 0 */
-    int32_t line_numbers; /* that it keeps beside them */
+    /* pairs of the history of an optimiser that searches along lines, and one more; else 0 */
+    int32_t line_rows;
+    int32_t line_numbers; /* that it stores in addition */
     /* One of several ranks that train together; ranks 0 or 1: alone. `batch` is this rank's share. Gradients,
      * counts and losses are then those of all ranks, and "rng" is I32 (4), the last the rank: masks are those
      * of the whole batch. */
     int32_t rank, ranks;
     bool zero; /* moments of a parameter are kept by its owner alone, who sends the others its new value */
     /* In mixed precision, without zero: matrices have working copies in bf16, states "half/<param>"
-     * (model_copy_name), which the updates write and the next step reads (pk_working_copy). Whoever sets the
-     * parameters fills them (model_store_round). Part and apply share them. */
+     * (model_copy_name), which the updates write and the next step reads (pk_working_copy). A caller that
+     * sets the parameters fills them (model_store_round). Part and apply share them. */
     bool copies;
     /* A step may begin before the host knows whether the one before it was applied: "hyper" is (2, 4), row 1 for the
      * case that it was, row 0 that it was not, and the state MODEL_APPLIED (1) chooses between them on the device. */
@@ -459,8 +460,8 @@ struct model_train_options {
 };
 #define MODEL_APPLIED "applied_last"
 
-/* Which rank keeps the moments of parameter i with `zero`: whole tensors, the largest first, to whoever has
- * least. Pure. */
+/* Which rank keeps the moments of parameter i with `zero`: whole tensors, the largest first, to the rank that
+ * has least. Pure. */
 int32_t model_param_owner(const struct model *m, size_t i, int32_t ranks);
 
 /* Inputs: "input" (images (B,C,H,W) as the spec's `pixels` says, or tokens I32 (B,T)), of texts with classes

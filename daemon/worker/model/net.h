@@ -84,7 +84,7 @@ struct net {
     struct pk_val position, length;
 };
 
-/* What is said of a parameter when it is declared. */
+/* Properties of a parameter at its declaration. */
 struct net_how {
     enum model_role role;
     bool factor; /* products read it: a mixed plan computes with a bf16 copy */

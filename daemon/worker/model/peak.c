@@ -57,7 +57,7 @@ static enum pd_err fill(struct square *s, void *to, size_t bytes, uint64_t *seed
     return err;
 }
 
-/* PD_ERR_NOMEM where the device has no room for it. The caller calls square_done whatever the result. */
+/* PD_ERR_NOMEM if it does not fit the device. The caller calls square_done whatever the result. */
 static enum pd_err square_init(struct square *s, const struct pk_backend_api *api, struct pk_backend *b,
                                int64_t n, struct pd_why *why)
 {

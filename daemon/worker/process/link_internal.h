@@ -42,7 +42,7 @@ struct link {
     int wake_fd, spool_fd;
 
     pthread_mutex_t mutex;
-    pthread_cond_t changed; /* assignment, room, acknowledgement, bye, request */
+    pthread_cond_t changed; /* assignment, space, acknowledgement, bye, request */
 
     /* the queue of kept frames */
     struct link_entry *entries;

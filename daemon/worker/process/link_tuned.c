@@ -1,4 +1,4 @@
-/* Measured choices of a back end: asked for once, told as they come. */
+/* Measured choices of a back end: requested once, reported as they are measured. */
 #include "daemon/worker/process/link_internal.h"
 
 #include <string.h>

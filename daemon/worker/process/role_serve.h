@@ -1,4 +1,4 @@
-/* daemon/worker/process/role_serve.h: the serve role: one loaded model answers requests until it is told to
+/* daemon/worker/process/role_serve.h: the serve role: one loaded model answers requests until it is asked to
  * stop. */
 #pragma once
 

@@ -15,8 +15,8 @@ struct item {
     int64_t images;         /* infer: or texts, or points */
     struct pd_buf prepared; /* infer: pictures or texts as the model reads them */
     size_t sample_bytes;    /* infer: of one image or text, in `prepared` or as it came */
-    struct serve_scores
-        scores; /* infer, of a request that is computed in slices: of `scored` images so far */
+    /* infer, of a request that is computed in slices: of `scored` images so far */
+    struct serve_scores scores;
     int64_t scored;
     struct pd_buf prompt; /* complete: int32_t ids */
     struct serve_stream *stream;
@@ -25,7 +25,7 @@ struct item {
     uint64_t rounds, rows;                           /* steps of the model, and sequences in them */
     /* Parts of the answer not sent yet: all of them without `stream`. */
     struct pd_buf text, tokens, lengths, logprobs, top_tokens, top_logprobs, top_text, top_lengths;
-    struct pd_buf end; /* what is said with the last part, as JSON */
+    struct pd_buf end; /* JSON sent with the last part */
 };
 
 struct role;

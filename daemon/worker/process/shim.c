@@ -182,7 +182,7 @@ static void has_ended(struct gang *g, pid_t pid, int status)
         } else if (i == 0 && !g->failed) {
             g->status = status;
         }
-        /* The run is over when rank 0 has said so. */
+        /* The run is over when rank 0 has reported it. */
         if (i == 0 && !g->patience.tv_sec) {
             clock_gettime(CLOCK_MONOTONIC, &g->patience);
             g->patience.tv_sec += PATIENCE_S;

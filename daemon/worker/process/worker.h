@@ -36,8 +36,8 @@ struct pd_buf;
 /* Prints the line to standard output and frees it; returns the exit status. */
 int worker_print(struct pd_buf *b);
 
-/* The daemon's state directory; false if it cannot be told. */
+/* The daemon's state directory; false if it cannot be determined. */
 bool worker_state_dir(const char *socket_path, char *out, size_t size);
-/* The folder for what workers compute from data once, beside the socket in the state directory; false if it
- * cannot be told. */
+/* The folder for preprocessed data, next to the socket in the state directory; false if it cannot be
+ * determined. */
 bool worker_cache_dir(const char *socket_path, char *out, size_t size);

@@ -27,7 +27,7 @@ void *serve_queue_pop(struct serve_queue *q);
 void *serve_queue_peek(const struct serve_queue *q);
 
 /* Takes off the oldest item whose deadline is at or before `now_us`, or for which `gone(user, item)` says
- * true (NULL = nobody); NULL when there is none. Call until NULL. *ret_late (may be NULL): it was the
+ * true (may be NULL); NULL when there is none. Call until NULL. *ret_late (may be NULL): it was the
  * deadline. */
 void *serve_queue_drop(struct serve_queue *q, int64_t now_us, bool (*gone)(void *user, void *item),
                        void *user, bool *ret_late);

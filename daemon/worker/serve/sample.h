@@ -1,7 +1,7 @@
 /* daemon/worker/serve/sample.h: from logits to a token.
  *
  * Pure functions over host memory. The random number of token i of a completion is a function of (seed, i)
- * alone, so the same request gives the same text whatever ran before or runs beside it. */
+ * alone, so the same request gives the same text whatever ran before or runs concurrently. */
 #pragma once
 
 #include <stdbool.h>

@@ -20,7 +20,7 @@
 #define SERVE_TOKENS_MAX 65536        /* most tokens of one completion */
 #define SERVE_STOPS_MAX 4u            /* stop strings of one completion */
 #define SERVE_STOP_BYTES_MAX 256u     /* length of one */
-#define SERVE_TOP_MAX 5u              /* alternatives reported beside each token */
+#define SERVE_TOP_MAX 5u              /* alternatives reported with each token */
 #define SERVE_BIAS_MAX 300u           /* entries of logit_bias */
 #define SERVE_POSITIONS_MAX (1 << 24) /* tokens of a stream that has no end of its context */
 #define SERVE_PIXELS_MAX 64000000     /* rows times columns of one picture as it comes */
@@ -52,7 +52,7 @@ struct serve_options {
     bool bf16_weights;   /* store a language model's matrices in bf16: half the memory, faster tokens */
     bool cuda;           /* on the GPU that the process sees: matrices, activations and caches in bf16 */
     const char *tuned;   /* folder of a back end's measured choices (model_tuned_new); NULL = none */
-    const struct model_tuned_keeper *keeper; /* keeps them instead of the folder; NULL = nobody */
+    const struct model_tuned_keeper *keeper; /* stores them instead of the folder; may be NULL */
     uint32_t batch_max;   /* largest batch bucket of a classifier, of either kind; 0 = 32 */
     uint32_t streams_max; /* 0 = 16 */
 };
@@ -258,7 +258,7 @@ void serve_turns(struct serve *s, struct serve_turn *turns, size_t count);
  * until the next step or close. After a finish the stream can only be closed (a further step is
  * PD_ERR_CONFLICT).
  *
- * A stream's tokens depend on its prompt, sampling and seed alone, never on which others run beside it: a
+ * A stream's tokens depend on its prompt, sampling and seed alone, never on concurrent streams: a
  * batch gives each of its rows the bits that the row alone would have had. When the context is full, the last
  * half of it is read again as a new prompt and the stream goes on. PD_ERR_INTERNAL: the model gave no finite
  * logits. */

@@ -37,7 +37,7 @@ struct serve_stream {
     size_t pieces;      /* room in it */
     struct pd_buf text; /* bytes released by this piece, then those that are held back */
     bool scoring;       /* echoed prompt with log-probabilities: every row of it is looked at */
-    bool ended;         /* the model said that the text ends here */
+    bool ended;         /* the model produced the end of the text */
     bool finished;
 };
 

@@ -111,7 +111,7 @@ static void emit(struct pk_graph *g, struct model_rows *rows, double smoothing,
     pk_graph_exact(g, false);
 }
 
-/* Sums over the points of an evaluation; its graph has them beside u and the solution. */
+/* Sums over the points of an evaluation; its graph outputs them with u and the solution. */
 enum { ERROR_SQUARE, POINTS, ERROR, EXACT, EXACT_SQUARE, SCORES };
 static const char *const scores[SCORES] = {"error_square", "points", "error", "exact_abs", "exact_square"};
 

@@ -62,7 +62,8 @@ struct task_at {
     const char *eval, *eval_averaged; /* of a set of data.eval, whose name follows */
 };
 
-/* A matrix that an evaluation leaves beside its numbers: an output of its graph, (rows, columns), whose samples are one. */
+/* A matrix that an evaluation stores in addition to its metrics: an output of its graph, (rows, columns),
+ * whose samples are one. */
 struct task_map {
     const char *key; /* of the blob; static */
     const char *output;
@@ -87,7 +88,7 @@ struct task {
     /* Whether a checkpoint of this network was trained for it. */
     bool (*fits)(const struct model_spec *spec);
     const struct model_loss *loss;
-    struct task_step steps[TASK_STEPS_MAX + 1];     /* beside loss/train; the last has no key */
+    struct task_step steps[TASK_STEPS_MAX + 1];     /* in addition to loss/train; the last has no key */
     int64_t (*units)(const struct data_info *info); /* of throughput, in one sample */
 
     /* The evaluator: `add` once per batch; `end` returns a value for each of `numbers`, the first of which is

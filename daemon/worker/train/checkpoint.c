@@ -1,7 +1,7 @@
 /* daemon/worker/train/checkpoint.c: see checkpoint.h.
  *
  * The digest stands in front of what it covers, so tensors are read twice: once to hash, once to write.
- * Hashing is fast beside a disk that must flush. */
+ * Hashing is fast compared with a disk that must flush. */
 #include "daemon/worker/train/checkpoint.h"
 
 #include <ctype.h>

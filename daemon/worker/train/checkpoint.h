@@ -13,7 +13,7 @@
 #include "daemon/worker/data/safetensors.h"
 #include "kernels/base/err.h"
 
-/* What is saved beside tensors. */
+/* State that is saved in addition to tensors. */
 struct train_state {
     int64_t step;    /* finished steps */
     int64_t applied; /* of those, how many changed the parameters: t of the bias corrections */
@@ -41,8 +41,8 @@ struct train_file_info {
     uint8_t sha256[32]; /* of the file */
 };
 
-/* Writes `path` atomically: temporary file beside it, fsync, rename, fsync of the directory. On failure no
- * temporary file is left and an existing `path` is untouched. PD_ERR_FULL: no space. */
+/* Writes `path` atomically: temporary file in the same folder, fsync, rename, fsync of the directory. On
+ * failure no temporary file is left and an existing `path` is untouched. PD_ERR_FULL: no space. */
 PD_NODISCARD enum pd_err train_checkpoint_write(const char *path, const struct train_tensor *tensors,
                                                 size_t count, const struct train_state *state,
                                                 const struct data_st_meta_item *meta, size_t meta_count,

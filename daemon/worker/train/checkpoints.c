@@ -63,7 +63,7 @@ static enum pd_err begin(struct checkpoints *c, struct train_state *state, struc
     return err == PD_OK ? trainer_begin_averages(c->trainer, why) : err;
 }
 
-/* Rank 0: loads the first good one of the checkpoints that the run is told to go on from, or starts from the
+/* Rank 0: loads the first valid one of the given checkpoints, or starts from the
  * seed. */
 static enum pd_err load(struct checkpoints *c, struct train_state *state, struct pd_why *why)
 {

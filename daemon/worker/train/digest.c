@@ -32,7 +32,7 @@ static enum pd_err set_old_trajectory(struct train_setup *s, const struct job_co
     pd_buf_printf(&b, "curve=%d warm=%d lr=%a %a %a %a %a shifted=%d unit=%lld factor=%a\n", (int)r->curve,
                   (int)r->warm_form, r->lr, r->warmup_lr, r->min_lr, r->warm, r->total, r->shifted,
                   (long long)r->steps_per_unit, r->factor);
-    /* What came later is said only where it is used: older checkpoints stay good. */
+    /* Newer fields enter only if they have an effect, so older checkpoints remain valid. */
     if (job_config_split_seed(c) != c->train.seed)
         pd_buf_printf(&b, "split_seed=%lld\n", (long long)job_config_split_seed(c));
     if (s->parts > 1)

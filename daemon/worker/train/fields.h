@@ -1,5 +1,5 @@
-/* daemon/worker/train/fields.h: private to this module: matrices that an evaluation leaves beside its numbers (struct
- * task_map), as blobs: the solution of an equation, the exact one, and the error.
+/* daemon/worker/train/fields.h: private to this module: matrices that an evaluation stores in addition to its
+ * metrics (struct task_map), as blobs: the solution of an equation, the exact one, and the error.
  *
  * Belongs to the training thread. */
 #pragma once

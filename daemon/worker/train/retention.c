@@ -17,7 +17,7 @@
 struct kept {
     int64_t step;
     double score;  /* NaN: not measured at that step */
-    bool recorded; /* a later attempt may be told to go on from it */
+    bool recorded; /* a later attempt may resume from it */
 };
 
 struct retention {

@@ -35,8 +35,7 @@ static enum pd_err hold_bf16(struct session *s, struct pd_why *why)
         struct data_st *st = NULL;
         const char *how = NULL;
 
-        if (data_st_open(s->dirs->starts[n], &st, NULL) ==
-            PD_OK) /* what is wrong with it is said when it is loaded */
+        if (data_st_open(s->dirs->starts[n], &st, NULL) == PD_OK) /* errors are reported when it is loaded */
             how = data_st_meta(st, SESSION_BF16);
         if (how)
             err = pk_cpu_bf16_hold(s->backend, strcmp(how, "products") == 0, why);

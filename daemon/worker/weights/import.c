@@ -293,7 +293,7 @@ static void write_findings(struct pd_buf *out, struct findings *f)
     pd_json_close(out, '}');
 }
 
-/* ---- what goes beside the tensors ---- */
+/* ---- metadata in addition to the tensors ---- */
 
 /* A network of tokens without a tokenizer takes ids. */
 static enum pd_err settle_tokenizer(struct import *m, struct pd_why *why)

@@ -18,7 +18,7 @@
  * 50304 logits of bf16 are 98 KiB: two blocks a multiprocessor, of which one loads while the other computes
  * or stores, with 98 KiB under way against the 32 KiB that 4.3 TB/s over 132 multiprocessors ask for. Counted
  * for such a row: 6.2 us of memory's time; 3.6 us of the special function units (two exponentials a logit, 16
- * a clock at 1.755 GHz) beside 2.9 us of everything else (13 instructions a logit, 128 lanes). Rows that are
+ * a clock at 1.755 GHz) plus 2.9 us for everything else (13 instructions a logit, 128 lanes). Rows that are
  * ignored are not read. Rows of up to 1024, those that do not lie on 16 bytes and those too long for shared
  * memory take the two kernels above, one after the other. */
 #include "kernels/backend/cuda/ptx.cuh"

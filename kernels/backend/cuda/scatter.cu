@@ -38,7 +38,7 @@ struct job {
     void *out;
     bool base_bf16, base_packs, out_bf16, out_packs;
     int64_t rows, positions;
-    int d, strips; /* columns; blocks beside each other */
+    int d, strips; /* columns; adjacent blocks */
     uint32_t *fault;
     /* of the sort */
     uint32_t *key[2], *place[2], *counts;

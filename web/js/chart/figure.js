@@ -37,7 +37,8 @@
 
 /** @typedef {{from: number, to: number, share: number, ink: string, alpha?: number}} Bar from the foot of the plot up to a share of its height */
 
-/** What a colour stands for, beside the plot. @typedef {{title: string, low: number, high: number, log?: boolean, colour: (v: number) => string, ticks: {at: number, word: string}[], rule?: number}} Key */
+/** Legend of a colour scale, next to the plot. @typedef {{title: string, low: number, high: number, log?: boolean, colour: (v:
+ * number) => string, ticks: {at: number, word: string}[], rule?: number}} Key */
 
 /**
  * @typedef {object} Figure

@@ -1,4 +1,4 @@
-// The one floating box of values beside the pointer. It is placed without measuring: reading its size would make the browser lay
+// The floating box of values at the pointer. It is placed without measuring: reading its size would make the browser lay
 // out the page anew at every move.
 import { fill, h, line } from '../dom.js';
 

@@ -66,7 +66,7 @@ const words = {
 /**
  * A combination in few words.
  * @param {Record<string, unknown>} values
- * @param {Record<string, unknown>[]} [among] combinations from which it is to be told apart: what all of them share is left out
+ * @param {Record<string, unknown>[]} [among] combinations to distinguish it from: values that all of them share are omitted
  */
 export function nameOf(values, among = []) {
     const others = among.map(leaves);

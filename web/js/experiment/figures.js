@@ -1,5 +1,5 @@
 // The papers' pictures of several runs as figures: curves, results against a setting, memory, tables as cells, and a paper's
-// numbers beside ours. Pure functions of what the API answered.
+// values next to the measured ones. Pure functions of what the API answered.
 import { sequential } from '../chart/colours.js';
 import { linearTicks, logTicks, reach, tickMarks } from '../chart/ticks.js';
 import { bytes, number } from '../format.js';

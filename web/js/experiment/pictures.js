@@ -325,7 +325,7 @@ export function pictureShop({ name, jobs, signal, small }) {
             return { cards };
         },
 
-        /** The plan of each combination, asked for anew from its resolved document, beside what its run measured. */
+        /** The plan of each combination, asked for anew from its resolved document, next to the values that its run measured. */
         async memory(spec) {
             const sweep = await sweepOf(spec.job ?? 0, []);
             /** @type {import('./figures.js').Memory[]} */

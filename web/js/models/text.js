@@ -1,4 +1,4 @@
-// A prompt that a language model continues, token by token, with what else it might have said; and how well a text fits
+// A prompt that a language model continues, token by token, with alternatives to each token; and how well a text fits
 // what the model expects.
 import { complete, isAbort } from '../api.js';
 import { fill, h, icon, message, setText } from '../dom.js';

@@ -1,4 +1,4 @@
-// Attention of one run: its matrices by layer, head and step beside the softmax of the same logits, where weight goes, the
+// Attention of one run: its matrices by layer, head and step next to the softmax of the same logits, where weight goes, the
 // activation over the logits that it met, and the norms of all layers through training. The view stands in the address.
 import { getBlob, getCurves, isAbort, listBlobKeys, listBlobs, listSeries } from '../api.js';
 import { failedBox, fill, h, setText, stateBox, bones } from '../dom.js';

@@ -14,7 +14,7 @@ import { isActive } from '../states.js';
 /** Shown as numbers of the run, not as curves: they never change. */
 const constants = ['mem/arena', 'mem/optimizer', 'mem/optimizer_per_parameter', 'steps_per_epoch'];
 
-const PADDING = 30; // px beside a plot, in its panel
+const PADDING = 30; // px next to a plot, in its chart
 
 /** Groups of panels: the first whose `holds` says so. Those of a closed group are drawn once it is opened. */
 const groups = [

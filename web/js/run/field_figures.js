@@ -22,7 +22,7 @@ const word = (/** @type {number} */ v) => (v === 0 ? '0' : Math.abs(v) >= 1e4 ||
 export const placeOf = (axis, i, n) => axis.low + (axis.high - axis.low) * (n > 1 ? i / (n - 1) : 0);
 
 /**
- * A matrix with at most as many rows and columns as can be told apart: evenly chosen ones, both ends included.
+ * A matrix with at most as many rows and columns as can be distinguished: evenly chosen ones, both ends included.
  * @param {Matrix} m
  * @returns {Matrix}
  */

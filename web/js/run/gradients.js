@@ -1,4 +1,4 @@
-// Gradients of one run: how large their entries are, for six weights by layer and step, beside those of another run. The view
+// Gradients of one run: how large their entries are, for six weights by layer and step, next to those of another run. The view
 // stands in the address.
 import { getBlob, getRun, isAbort, listBlobKeys, listBlobs } from '../api.js';
 import { bones, failedBox, fill, h, setText, stateBox } from '../dom.js';

@@ -160,7 +160,7 @@ export function short(value) {
 function metricColumn(key) {
     const metric = describe(key);
     const tail = key.split('/').pop() ?? '';
-    // Several series share a panel, and its title; each is told by the end of its key.
+    // Several series share a panel, and its title; the end of the key identifies each.
     const side = metric.panel ? ` (${tail.replaceAll('_', ' ')})` : '';
     return {
         id: `m:${key}`, title: metric.key === metric.title ? key : metric.title + side, group: 'Metrics', text: metric.text, width: 122, num: true,

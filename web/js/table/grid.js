@@ -216,7 +216,7 @@ export class RunGrid {
         const row = h('div', { class: 'grid-row run', role: 'row' }, h('div', { class: 'grid-cell pick', role: 'cell' }, box));
         let lead = 0;
         for (const { column } of this.chosen) {
-            // On a phone a row is a card: it shows the first values beside the run, its state and its progress.
+            // On a phone a row is a card: it shows the first values next to the run, its state and its progress.
             const isLead = !['state', 'name', 'progress', 'tags', 'reason', 'course'].includes(column.id) && lead++ < 2;
             row.append(h('div', { class: `grid-cell k-${/^\w+$/.test(column.id) ? column.id : 'value'}${column.num ? ' num' : ''}${isLead ? ` lead lead-${lead}` : ''}`, role: 'cell', data: { label: column.title } }));
         }

@@ -1,5 +1,5 @@
 // One experiment of the papers: its pictures, drawn from the runs of one submission, each with what the paper's own shows, and the
-// paper's tables beside our numbers.
+// paper's tables next to the measured values.
 import { isAbort, json } from '../api.js';
 import { bones, failedBox, fill, h, message, redraw, stateBox } from '../dom.js';
 import { pictureShop } from '../experiment/pictures.js';

@@ -268,7 +268,7 @@ export function runView(context) {
             const metric = describe(key);
             const best = bests.get(key);
             const differs = best && best.step < best.last && best.value !== found.value;
-            // Validation that has been worse for a third of the run since its best is told: it is what overfitting looks like.
+            // Reports validation that has been worse than its best for a third of the run, a sign of overfitting.
             const worse = differs && found.value !== null && best.step < best.last * 2 / 3 && Math.abs(found.value - best.value) > Math.abs(best.value) * .05;
             stats.push({ title: fullTitle(key), value: present(metric, found.value), text: metric.text, tone: worse ? 'warn' : undefined,
                 note: differs ? `best ${present(metric, best.value)} at step ${count(best.step)}${worse ? `, ${metric.better === 'more' ? 'falling' : 'rising'} since` : ''}` : best && best.last > 0 ? 'the best' : withBest.includes(key) ? '\u00a0' : '' });

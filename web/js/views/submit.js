@@ -1,4 +1,4 @@
-// Writing a job: the document as text, checked while one writes, with what each setting means beside it.
+// Writing a job: the document as text, checked while one writes, with the meaning of each setting next to it.
 import { getJob, getRun, isAbort, listFields, listModels } from '../api.js';
 import { fill, h, icon, message, toast } from '../dom.js';
 import { example, pretty } from '../example.js';

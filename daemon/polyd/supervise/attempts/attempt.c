@@ -589,7 +589,7 @@ static void take_rendezvous(struct att *a, const uint8_t *p, size_t len)
     if (!wire_find(p, len, WIRE_TAG_COMM_ID, &f) || !f.len || f.len > sizeof a->comm_id)
         return;
     if (a->comm_id_len == f.len && !memcmp(a->comm_id, f.bytes, f.len))
-        return; /* said again after a reconnection */
+        return; /* repeated after a reconnection */
     memcpy(a->comm_id, f.bytes, f.len);
     a->comm_id_len = f.len;
     for (int i = 1; i < a->rank_count; i++)

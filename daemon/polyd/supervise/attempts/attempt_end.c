@@ -26,7 +26,7 @@ struct end_op {
 };
 
 /* Back to the queue; or to the paused runs if it or its job still is to pause: it may have been resumed since
- * the attempt was told to. */
+ * the attempt was asked to. */
 static enum pd_err requeue(struct store_tx *tx, struct end_op *e, enum job_run_state state,
                            struct pd_why *why)
 {

@@ -151,7 +151,7 @@ static void look_after_ranks(struct attempts *s, struct att *a, int64_t now_us)
             hangs(s, a, i, now_us);
             return;
         }
-    /* Rank 0 ought to have noticed, and said so. */
+    /* Rank 0 should have detected and reported it. */
     if (a->rank_failed_us && now_us - a->rank_failed_us > GANG_US && !a->killed && !a->kill_us) {
         if (!a->stopping) {
             a->stopping = true;

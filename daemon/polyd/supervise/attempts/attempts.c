@@ -135,7 +135,7 @@ bool attempts_hold_folder(struct attempts *s, int64_t run)
 {
     bool held = false;
 
-    /* A worker that has said goodbye may still write. */
+    /* A worker may still write after its bye. */
     pthread_mutex_lock(&s->lock);
     for (const struct att *a = s->atts; a && !held; a = a->next)
         held = a->run == run;

@@ -23,7 +23,7 @@
 struct att_rank {
     struct conn *conn;
     int64_t heard_us;
-    bool bye; /* said goodbye: silence is no hang */
+    bool bye; /* sent its bye: silence is not a hang */
 };
 
 /* What was seen of the device of a rank since the last point was written. */
@@ -31,7 +31,7 @@ struct att_usage {
     int64_t taken_us; /* the sample that was counted last */
     int samples, utilizations, powers;
     double utilization, power_mw; /* sums */
-    int64_t memory, temperature;  /* greatest; -1 = not told */
+    int64_t memory, temperature;  /* maximum; -1 = not reported */
 };
 
 enum att_phase {
@@ -72,31 +72,31 @@ struct att {
     struct att_rank ranks[DEVICES_PICK_MAX]; /* from 1 on */
     uint8_t comm_id[256];                    /* of rank 0, for the others (WIRE_RENDEZVOUS) */
     size_t comm_id_len;
-    int64_t rank_failed_us; /* a rank has said so: the others leave soon; 0 = none */
+    int64_t rank_failed_us; /* a rank reported it: the others end soon; 0 = none */
     int64_t acked;          /* committed */
     bool row_running;       /* attempt and run rows were moved to running (or the move is on its way) */
     bool attempt_running;
-    bool stopping; /* asked to leave; `cause` says why */
+    bool stopping; /* asked to stop; `cause` has the reason */
     enum job_cause cause;
     int64_t kill_us;  /* monotonic; 0 = none */
     bool killed;      /* hard kill sent once */
-    int64_t heard_us; /* last frame, or since when we wait for the first */
+    int64_t heard_us; /* time of the last frame, or start of the wait for the first */
     int64_t begun_us; /* monotonic */
     int64_t limit_us; /* boot time at which the run's time limit ends; 0 = none */
     int64_t warn_us;
     bool warned;
     char *message;    /* for the end */
-    char fault[200];  /* its GPU has failed: the end is not the run's own; "" = no */
-    char xid[200];    /* its GPU reported an error of a program, its own most likely; "" = none */
+    char fault[200];  /* its GPU has failed, so the end is not the run's fault; "" = no */
+    char xid[200];    /* its GPU reported a program error, most likely of this worker; "" = none */
     int64_t xid_us;   /* monotonic */
-    int64_t xid_step; /* where it stood then: a later step clears it of the error */
+    int64_t xid_step; /* the step at that time: a later step clears the error */
     bool bye;         /* came over this connection: answer when recorded */
-    bool lasting;     /* it failed by its document or its data: no other attempt is made */
+    bool lasting;     /* it failed because of its document or data: no further attempt */
     bool never_started;
     int64_t exit_us;        /* when a lingering process is killed after its bye */
-    struct ingest *stalled; /* waits for room in the writer's lane */
+    struct ingest *stalled; /* waits for space in the writer's queue */
     struct att_usage usage[DEVICES_PICK_MAX];
-    int64_t usage_us; /* monotonic: when the next points are due; 0 = none was looked for yet */
+    int64_t usage_us; /* monotonic: when the next points are due; 0 = not determined yet */
 
     /* attempts.lock guards these, and `next`, `run` and `n`, where other threads look: */
     int64_t step, total, updated_us, log_bytes;
@@ -157,9 +157,9 @@ struct att *att_find(struct attempts *s, int64_t run, int n);
 /* Chooses the checkpoints from which its worker may resume. */
 enum pd_err att_choose_starts(struct attempts *s, struct att *a, struct pd_why *why);
 bool att_hello(void *attempts, struct conn *c, const struct conn_hello *h);
-/* Where the connection of a rank stands; NULL for ranks that the attempt does not have. */
+/* Connection state of a rank; NULL for ranks that the attempt does not have. */
 struct conn **att_conn_of(struct att *a, int rank);
-/* Bytes came, or the other end closed: the silence of this rank begins anew. */
+/* Bytes arrived, or the peer closed: restarts the silence timer of this rank. */
 void att_heard(struct att *a, int rank, int64_t now_us);
 bool att_knows(void *attempts, const char *mark);
 struct att *att_free(struct att *a);
@@ -178,24 +178,24 @@ void att_device_fault(void *attempts, int64_t run, int n, const char *device, bo
 /* Looks at cancelling runs and paused jobs. */
 void att_commands(struct attempts *s);
 void att_stop_all(struct attempts *s);
-/* Says to a worker that was asked to leave that it was: again after each reconnection. */
+/* Repeats the request to stop after each reconnection. */
 void att_send_stop(struct attempts *s, struct att *a);
 
 /* ingest.c */
 void att_data(struct attempts *s, struct conn *c, struct att *a, const struct wire_header *h,
               const uint8_t *p);
-/* True when the stalled frame went through. */
+/* True if the stalled frame was sent. */
 bool att_unstall(struct att *a);
 struct ingest *ingest_free(struct ingest *i);
 
 /* silence.c */
-/* Runs that their clients carry out and that are not heard of any more are lost. */
+/* Marks external runs that have been silent for too long as lost. */
 void silence_look(struct attempts *s);
 
 /* queue.c */
 void queue_cycle(struct attempts *s);
 
-/* usage.c: what runs take of their GPUs, as series "system/gpu.<rank>/...". */
+/* usage.c: GPU usage of runs, as series "system/gpu.<rank>/...". */
 void usage_tick(struct attempts *s, int64_t now_us);
-/* The attempt ends: what was seen last. */
+/* The attempt ends: writes the last samples. */
 void usage_end(struct attempts *s, struct att *a);

@@ -7,7 +7,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/log.h"
 
-/* A start that takes long is told of. */
+/* Progress of a long start is logged. */
 static void busy(struct attempts *s)
 {
     if (s->o->busy)

@@ -82,7 +82,7 @@ static void begin_anew(struct att *a)
         a->usage[k] = (struct att_usage){.taken_us = a->usage[k].taken_us, .memory = -1, .temperature = -1};
 }
 
-/* Writes what was taken since the last time; false if nothing was, or the store has no room now. */
+/* Writes what was taken since the last time; false if nothing was, or the store's queue is full. */
 static bool write_points(struct attempts *s, struct att *a)
 {
     struct usage_op *u = calloc(1, sizeof *u);

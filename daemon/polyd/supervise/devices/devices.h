@@ -91,7 +91,7 @@ struct devices_holder {
 };
 void devices_hold(struct devices *ds, const int *devices, int count, const struct devices_holder *holder);
 void devices_release(struct devices *ds, const int *devices, int count);
-/* The GPU for a model: one that serves already, else a free one, else one beside its run. -1 = none, and
- * `none` says why. */
+/* The GPU for a model: one that serves already, else a free one, else one shared with its run. -1 = none, and
+ * `none` has the reason. */
 int devices_serve(struct devices *ds, char none[SUP_WHY_BYTES]);
 void devices_unserve(struct devices *ds, int device);

@@ -13,7 +13,7 @@ struct devices {
     struct loop_member member;
     struct devices_listener *listeners;
     char no_cuda[400];          /* why workers cannot compute on GPUs; "" = they can. Const after the start */
-    struct device_watch *watch; /* NULL = nobody looks for GPUs. Const after the start */
+    struct device_watch *watch; /* NULL = no search for GPUs. Const after the start */
     int gpu_first;              /* of the list; the GPUs stand behind it. Const after the start */
     int drains_writing;         /* of ours: in memory, their rows on their way. Loop's thread */
     struct news {

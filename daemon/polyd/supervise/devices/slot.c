@@ -72,7 +72,7 @@ static enum slot_state gpu_state(const struct devices *ds, int i, char *reason, 
         snprintf(reason, size, "%s", p->taken_us ? p->reason : "the driver has not answered yet");
         return SLOT_STALE;
     }
-    /* Its processes are ours, or cannot be told from ours: in a container they have other numbers. */
+    /* Its processes are polyd's, or indistinguishable: in a container they have other ids. */
     if (ds->held[i].models) {
         snprintf(reason, size, "%d loaded model%s", ds->held[i].models, ds->held[i].models == 1 ? "" : "s");
         return SLOT_SERVING;
@@ -211,7 +211,7 @@ static int usable_of(const struct devices *ds, const char *kind, enum slot_state
     return count;
 }
 
-/* Drops GPUs on which a plan of so many bytes has no room; returns how many are left. */
+/* Removes GPUs with too little memory for a plan of this size; returns how many are left. */
 static int drop_small(const struct devices *ds, int64_t need_bytes, bool *usable)
 {
     int left = 0;

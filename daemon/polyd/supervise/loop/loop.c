@@ -25,7 +25,7 @@ struct loop {
     pthread_t thread;
     bool started;
     bool commands, schedule;                     /* asked for in this turn */
-    struct loop_post *deferred, **deferred_tail; /* writes that wait for room in the worker lane */
+    struct loop_post *deferred, **deferred_tail; /* writes that wait for space in the worker queue */
     _Atomic int ops;                             /* on the writer's thread, or deferred */
     _Atomic bool stopping;
     int64_t patience_us; /* of the stop; written before `stopping` */
@@ -143,7 +143,7 @@ static void refused(struct loop *l, struct loop_op *op, enum pd_err err)
 
 void loop_write(struct loop *l, struct loop_op *op)
 {
-    /* The lane keeps its order: nothing overtakes what waits for room. */
+    /* The queue is FIFO: nothing overtakes a write that waits for space. */
     enum pd_err err = PD_ERR_BUSY;
 
     op->loop = l;

@@ -58,7 +58,7 @@ struct plan {
     int64_t deadline_us;               /* of the process */
     int64_t patience_us, impatient_us; /* of the caller, and when it ends; 0 = none */
     void (*done)(void *ctx, enum pd_err err, const struct pd_why *why,
-                 const char *plan); /* NULL: it was told */
+                 const char *plan); /* NULL: already notified */
     void *ctx;
     char *document;
     size_t len;
@@ -107,7 +107,7 @@ static struct plan *plan_free(struct plan *p)
 
 static void plan_start(struct plans *s, struct plan *p);
 
-/* The oldest of its kind that waits, if there is room for one. */
+/* The oldest waiting one of its kind, if the limit allows one more. */
 static void start_next(struct plans *s, enum ask ask)
 {
     struct plan *oldest = NULL;

@@ -150,7 +150,7 @@ static void send_cancels(struct serving *s, struct model *m)
     end_calls(m, unsent, PD_ERR_CANCELLED, "the request was cancelled");
 }
 
-/* The oldest of the inbox, which is among the sent ones from now on; NULL = none, or no room for it. */
+/* Moves the oldest request of the inbox to the sent ones; NULL = none, or no space for it. */
 static struct call *next_to_send(struct serving *s, struct model *m, bool all)
 {
     struct call *c;

@@ -22,7 +22,7 @@ struct call {
     void *ctx;
     struct pd_buf frame; /* until it is sent */
     bool cancelled;      /* by its client */
-    bool cancel_due;     /* the worker was not told yet */
+    bool cancel_due;     /* the worker was not notified yet */
 };
 
 struct load_wait {
@@ -60,7 +60,7 @@ struct model {
     int64_t need_bytes;
     int64_t backoff_us, retry_us, kill_us, ready_us;
     int device;         /* that its worker computes on; -1 = the CPU, or no worker */
-    bool loading_first; /* nobody was ever served by it: a failure ends the load */
+    bool loading_first; /* it never answered a request: a failure ends the load */
     struct load_wait *loads, *unloads;
 };
 
@@ -107,7 +107,7 @@ void model_unload(struct serving *s, struct model *m);
 /* Completes all open requests with an error. */
 void model_fail_calls(struct serving *s, struct model *m, enum pd_err err, const char *text);
 void model_expire_calls(struct serving *s, struct model *m, int64_t now_us);
-/* Sends what its inbox holds, as far as the connection has room or `all` of it, and what was cancelled. */
+/* Sends the requests of its inbox, as many as fit the connection or `all`, and the cancellations. */
 void model_send(struct serving *s, struct model *m, bool all);
 /* A part of an answer from the worker. */
 void model_result(struct serving *s, struct model *m, uint64_t id, const uint8_t *p, size_t len);

@@ -233,8 +233,8 @@ static enum pd_err budget_left(struct serving *s, const struct model *m, int64_t
                    (long long)s->o->serve_memory, models, (long long)used);
 }
 
-/* Models share a GPU with each other, and with a run where there is no other: what they hold is small beside
- * it. */
+/* Models share a GPU with each other, and with a run where there is no other: their memory is small compared
+ * with it. */
 static enum pd_err take_gpu(struct serving *s, struct model *m, struct pd_why *why)
 {
     char none[SUP_WHY_BYTES];

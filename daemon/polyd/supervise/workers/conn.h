@@ -58,8 +58,8 @@ void conn_read(struct conn *c);
 /* Called from `frame`: suspends reading until `resume` returns true. */
 void conn_stall(struct conn *c);
 
-/* Queues a bye and closes when it is out. The owner is told at once. */
+/* Queues a bye and closes after sending it. The owner is notified immediately. */
 void conn_bye(struct conn *c, const char *cause);
 void conn_drop(struct conn *c);
-/* Drops it; the owner is not told. */
+/* Closes it without notifying the owner. */
 void conn_discard(struct conn *c);

@@ -1,5 +1,6 @@
-/* Measured choices of the workers' back ends: told to a worker that asks for its device's, and kept by the
- * store as they come. They are a cache: a record that cannot be read or written costs a measurement. */
+/* Measured choices of the workers' back ends: sent to a worker that requests those of its device, and stored
+ * by the store as they come. They are a cache: a record that cannot be read or written costs a measurement.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,7 +76,7 @@ void tuned_ask(struct loop *l, struct conn *c, const uint8_t *p, size_t len)
     conn_flush(c);
 }
 
-/* ---- told ------------------------------------------------------------------------------------ */
+/* ---- sent ------------------------------------------------------------------------------------ */
 
 struct tuned_op {
     struct loop_op op;

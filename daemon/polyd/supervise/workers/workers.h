@@ -26,7 +26,7 @@ struct workers_member {
     void *self;
     /* A worker has connected. If it is the module's, conn_welcome has been called, and true returned. */
     bool (*hello)(void *self, struct conn *c, const struct conn_hello *h);
-    /* Does the module know a live process of this mark ("run-7-1")? Those that nobody knows are killed. */
+    /* Whether the module knows a live process with this mark ("run-7-1"). Unknown ones are killed. */
     bool (*knows)(void *self, const char *mark);
     struct workers_member *next;
 };

@@ -3,7 +3,7 @@
 #include "daemon/job/job.h"
 #include "daemon/worker/model/arch/arch.h"
 
-#define TOKENS 2 /* beside the patches: class and distillation */
+#define TOKENS 2 /* additional tokens: class and distillation */
 
 static const char input_norm[] = "norm_pre";
 

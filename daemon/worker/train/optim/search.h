@@ -1,6 +1,6 @@
 /* daemon/worker/train/optim/search.h: what an optimiser asks for that takes all parameters for one vector x and searches
- * along lines x + t d. The vectors lie in the back end's memory (model.h: model_graph_line and those beside it); only
- * numbers come here. */
+ * along lines x + t d. The vectors lie in the back end's memory (model.h: model_graph_line and related
+ * functions); only numbers come here. */
 #pragma once
 
 #include <stdbool.h>

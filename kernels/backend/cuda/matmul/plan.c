@@ -371,7 +371,8 @@ static int fastest(struct pk_backend *b, const struct cuda_lt_plan *p, const str
     if (both) {
         trial.sums = memory + 2 * bytes;
         if (rest &&
-            r->d[0] != r->d[1]) { /* what is kept: the product itself of one way, beside it of the other */
+            r->d[0] !=
+                r->d[1]) { /* the stored output: the product itself in one form, an auxiliary output in the other */
             trial.d[CUDA_LT_SIMPLE] = memory + bytes;
             trial.aux = memory + bytes;
         }

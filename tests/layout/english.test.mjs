@@ -1,0 +1,51 @@
+// Comments and documents use standard terms: words of a private dialect, and persons in code, are refused.
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { existsSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import test from 'node:test';
+
+const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
+const tracked = execFileSync('git', ['ls-files', '-co', '--exclude-standard'], { cwd: root, encoding: 'utf8' }).split('\n')
+    .filter(file => file && existsSync(path.join(root, file)));
+
+/** What is refused, with the term to use. `but`: contexts in which the word is the usual one. */
+const terms = [
+    { word: /\b(nobody|somebody|anybody|whoever)\b/i, better: 'the process, thread or caller that is meant' },
+    { word: /\btold\b/i, better: 'notified, reported, requested, recognised by' },
+    { word: /\bbeside\b/i, better: 'in addition to, next to, auxiliary' },
+    { word: /\bmeetings?\b/i, better: 'collective, all-reduce, barrier' },
+    { word: /\bpost ?box(es)?\b/i, better: 'inbox' },
+    { word: /\bstart values?\b/i, better: 'initial value' },
+    { word: /\bdoors?\b/i, better: 'front end' },
+    { word: /\bcourse\b/i, better: 'trajectory, curve', but: /\bof course\b|polyd\.course/i },
+    { word: /\brooms?\b/i, better: 'module; space', but: /\broom (for|in it|now)\b|\b(no|has|have|make|makes) room\b|class=/i },
+];
+
+/** The parts of a file that are prose: a document whole, of code the comments. Code in backticks is left out. */
+export function prose(file, text) {
+    if (/\.(md|sql|conf)$/.test(file))
+        return text.replace(/^```[\s\S]*?^```/gm, '').replace(/`[^`\n]*`/g, '');
+    return [...text.matchAll(/\/\*[\s\S]*?\*\/|(?<![:'"\w])\/\/[^\n]*/g)].map(([comment]) => comment).join('\n').replace(/`[^`\n]*`/g, '');
+}
+
+export function dialect(file, text) {
+    const lines = prose(file, text).split('\n');
+    return terms.flatMap(({ word, better, but }) => lines.filter(line => word.test(but ? line.replace(new RegExp(but, 'gi'), '') : line))
+        .map(line => `${file}: ${line.match(word)[0]} (${better}): ${line.trim().slice(0, 100)}`));
+}
+
+test('test_english_comments_and_documents_use_standard_terms', () => {
+    const files = tracked.filter(file => /^(api|daemon|deploy|kernels|migrations|web)\/.*\.(c|h|cu|cuh|js|mjs|css|md|sql|conf)$|^README\.md$|^tests\/([\w/]+\/)?README\.md$/.test(file));
+    assert.ok(files.length > 800);
+    assert.deepEqual(files.flatMap(file => dialect(file, readFileSync(path.join(root, file), 'utf8'))), []);
+});
+
+test('test_english_checker_reads_comments_and_knows_contexts', () => {
+    assert.equal(dialect('a.c', '/* nobody waits */ int x;').length, 1);
+    assert.equal(dialect('a.c', '// kept beside it, as whoever asks is told').length, 3);
+    assert.deepEqual(dialect('a.c', 'x = "nobody"; /* has room for one, of course: `told` */'), []);
+    assert.equal(dialect('a.md', 'Each room has a door.').length, 2);
+    assert.deepEqual(dialect('a.md', 'There is no room.\n```\nwhoever\n```'), []);
+});

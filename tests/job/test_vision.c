@@ -97,8 +97,7 @@ static void test_deit_needs_a_teacher_that_was_found(void **state)
     want_only(TAUGHT("deit", ""), "#/train/teacher", "is needed by a deit, whose distillation head");
     want_only(TAUGHT("deit", ",\"teacher\":{\"model\":\"a\"}"), "#/train/teacher/model",
               "overrides and axes cannot set a teacher");
-    want_only(TAUGHT("vit", ",\"teacher\":" TEACHER), "#/train/teacher",
-              "a vit has no distillation head");
+    want_only(TAUGHT("vit", ",\"teacher\":" TEACHER), "#/train/teacher", "a vit has no distillation head");
 }
 
 #define MIXED(augment, more)                                                                                 \

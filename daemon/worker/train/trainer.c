@@ -313,7 +313,7 @@ static enum pd_err search(struct trainer *t, double report[MODEL_REPORT_MAX], st
     return PD_OK;
 }
 
-/* The step after those in flight: its batch and numbers, and the graph. The next batch travels beside it. *ret_whole as in
+/* The step after those in flight: its batch and numbers, and the graph. The next batch is transferred with it. *ret_whole as in
  * add_parts; a search along lines is enqueued by its own function. */
 static enum pd_err enqueue(struct trainer *t, bool *ret_whole, struct pd_why *why)
 {

@@ -12,7 +12,7 @@ static bool word_is(const json_t *v, const char *word)
     return text && !strcmp(text, word);
 }
 
-/* Whether the list and what stands beside it fit; reports. *ret_objects: some entry has members besides its text. */
+/* Whether the list and the members next to it fit; reports. *ret_objects: some entry has other members than its text. */
 static bool list_check(const json_t *doc, const json_t *list, struct job_report *report, bool *ret_objects)
 {
     const json_t *attention = json_object_get(doc, "attention"), *sweep = json_object_get(doc, "sweep"),

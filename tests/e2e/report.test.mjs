@@ -131,7 +131,7 @@ describe('reports', { skip: findChromium() === null && 'no Chromium here', timeo
             assert.deepEqual(missing(card, numbers), [], `${name}: on the card`);
             assert.deepEqual(missing(shown, numbers), [], `${name}: on its page`);
             assert.deepEqual(missing(tables, [...deep(json), ...numbers]), [], `${name}: below its pictures`);
-            assert.match(text, /SHA-256 of the data\s+(none: polyd makes the data|[0-9a-f]{64})|digests of data and program are not recorded/);
+            assert.match(text, /SHA-256 of the data\s+(none: polyd generates the data|[0-9a-f]{64})|digests of data and program are not recorded/);
             assert.ok(name === 'T2' || /SHA-256 of the program that trained\s+[0-9a-f]{64}/.test(text), `${name}: the program's digest`);
             if (process.env.POLYD_TEST_PICTURES)
                 await page.screenshot({ path: path.join(browser.pictures, `report-of-${name}.png`), fullPage: true });

@@ -120,7 +120,7 @@ export function scatter(place, { groups, title, xTitle, format, rule = null, log
     const gap = (box.right - box.left) / 64;
     while (shown.length > gap)
         shown = shown.filter((_, i) => i % 2 === 0);
-    // Words have the room between two of them: what does not fit is cut, and the mark itself has the whole.
+    // Labels have the space between two of them: what does not fit is cut, and the mark itself has the whole.
     const most = Math.max(4, Math.floor((box.right - box.left) / xs.length / 6.5)), cut = (/** @type {string} */ word) => (word.length > most ? `${word.slice(0, most - 1)}…` : word);
     for (const t of numeric ? shown : xs)
         svg.append(s('text', { x: place_(t), y: box.bottom + 18, 'text-anchor': 'middle' }, typeof t === 'number' ? number(t) : cut(String(t))));

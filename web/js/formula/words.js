@@ -29,7 +29,7 @@ export function entriesOf(document) {
     return attention.activation === 'formula' || typeof attention.formula === 'string' ? [{ formula: String(attention.formula ?? '') }] : [];
 }
 
-/** Settings of other activations, which have no effect beside a formula. */
+/** Settings of other activations, which have no effect with a formula. */
 const others = ['degree', 'scale', 'k', 'alpha', 'scale_share', 'scale_param', 'activation', 'formula', 'formulas'];
 
 /**

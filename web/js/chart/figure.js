@@ -92,7 +92,7 @@ export function outline(shape, x, y, r) {
 const LETTER = 6; // px: mean width at size 11
 
 /**
- * Room above the plot for title and legend; `wide`: of a column of the legend.
+ * Height above the plot for title and legend; `wide`: width of a column of the legend.
  * @param {Figure} figure
  */
 function headOf(figure) {

@@ -72,8 +72,8 @@ export function tokenName(i, { grid, lead = 0, between }, bare = false, query = 
     return patch < 0 ? 'class token' : `patch ${patch + 1} (row ${Math.floor(patch / grid[1]) + 1}, column ${patch % grid[1] + 1})`;
 }
 
-/** Marks of an axis of tokens. @param {number} n @param {number} room in pixels */
-const tokenTicks = (n, room) => linearTicks(0, n, Math.max(2, Math.min(n < 20 ? n : 6, Math.floor(room / 20)))).filter(v => v < n && Number.isInteger(v)).map(v => ({ at: v + .5, word: String(v + 1) }));
+/** Marks of an axis of tokens. @param {number} n @param {number} width in pixels */
+const tokenTicks = (n, width) => linearTicks(0, n, Math.max(2, Math.min(n < 20 ? n : 6, Math.floor(width / 20)))).filter(v => v < n && Number.isInteger(v)).map(v => ({ at: v + .5, word: String(v + 1) }));
 
 /**
  * @param {ReturnType<typeof scaleOf>} scale

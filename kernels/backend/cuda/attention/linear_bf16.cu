@@ -26,7 +26,7 @@
  *
  * x^2: 328 kFLOP (266 useful) for each of gather, apply, turn; two of them forward, five
  * backward. A gather's block of 512 features does 256 FLOP for a byte that it reads from L2, an apply's of
- * 512 tokens 508. Beside 32 mma of a warp, gather has 5 ldmatrix, 4 loads of 8 bytes, 8 permutations and 16
+ * 512 tokens 508. For 32 mma of a warp, gather has 5 ldmatrix, 4 loads of 8 bytes, 8 permutations and 16
  * packed multiplications; apply has 4 ldmatrix, 8 permutations, 16 multiplications; turn 4 shuffles and 16
  * f32 fma for 8: mma.sync is the limit of all three, and WGMMA would go further on sm 90. The f32 states of a
  * pair are 655 KiB a chunk: there are as few chunks as fill the device, one where pairs alone do, and in

@@ -7,6 +7,7 @@ void cuda_rtc_close(struct pk_backend *b)
     (void)b;
 }
 #else
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

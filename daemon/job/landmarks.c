@@ -63,7 +63,7 @@ void job_check_landmarks(struct job_ctx *c)
         job_ctx_error(c, "/attention/activation",
                       "a %s does not support sima, which divides by sums over tokens", name);
     if (!isnan(a->init_logit_std) && !job_ctx_bad(c, "/attention/init_logit_std"))
-        job_ctx_error(c, "/attention/init_logit_std", "is not for a %s", name);
+        job_ctx_error(c, "/attention/init_logit_std", "is not supported by a %s", name);
     if (a->n_valid && a->nystrom_apply == JOB_NYSTROM_APPLY_F1F3 && !job_ctx_bad(c, "/attention/n_valid"))
         job_ctx_error(c, "/attention/n_valid",
                       "is not for nystrom_apply F1F3, whose matrices do not all have a factor of N");

@@ -1,8 +1,8 @@
 /* Epilogues: operations on the result of a matmul, or of another node, that become part of it.
  *
  * Both forms of GELU are fused even if their argument is needed later: on a CPU they are computed while a block of the
- * product is in the cache, and cuBLASLt has the tanh form; for the exact one a GPU runs the same passes over memory as
- * without fusing. ReLU is not fused then: the library stores its mask as bits in an internal order, and only small
+ * product is in the cache, and cuBLASLt has the tanh form. In a mixed plan the exact form is not: the GPU's library has
+ * no epilogue for it, and its argument and slope are rounded where they are without fusing. ReLU is not fused then: the library stores its mask as bits in an internal order, and only small
  * models here train with it. */
 #include "kernels/graph/passes/passes.h"
 #include "kernels/graph/passes/rewrite.h"
@@ -34,6 +34,12 @@ static enum pk_act activation_of(const struct pk_node *n)
          (e->code[1].op == PK_EX_IN && e->code[0].op == PK_EX_CONST && e->code[0].imm == 0.0)))
         return PK_ACT_RELU;
     return PK_ACT_NONE;
+}
+
+/* Whether a product computes this form of GELU, or its slope, although its argument is needed later. */
+static bool fuses(const struct pk_graph *g, enum pk_act act)
+{
+    return act == PK_ACT_GELU_TANH || (act == PK_ACT_GELU && g->precision != PK_PRECISION_MIXED);
 }
 
 /* If `n` is g act'(x), as differentiation emits it: which of its two inputs is x (0 or 1), and act; else -1. */
@@ -257,7 +263,7 @@ bool pk_pass_epilogues(struct pk_pass *p)
             }
         } else {
             at = slope_of(n, &act);
-            if (at >= 0 && !epilogue_slope(p, n, at, act))
+            if (at >= 0 && fuses(g, act) && !epilogue_slope(p, n, at, act))
                 return false;
         }
     }
@@ -440,7 +446,7 @@ bool pk_pass_extra_outputs(struct pk_pass *p, bool *ret_changed)
     for (uint32_t i = 1; i < n_node && ok; i++) {
         const enum pk_act act = g->node[i].dead ? PK_ACT_NONE : activation_of(&g->node[i]);
 
-        if (act == PK_ACT_GELU || act == PK_ACT_GELU_TANH)
+        if (fuses(p->g, act))
             ok = keep(p, i, act, ret_changed);
     }
     for (uint32_t i = 1; i < n_node && ok; i++)

@@ -10,7 +10,7 @@ import { colour, fontFamily, onTheme } from './theme.js';
 
 /**
  * @typedef {object} Subject what a picture shows
- * @property {(width: number) => Figure} draws it in the available width; called again for each size and theme
+ * @property {(width: number) => Figure} make draws it in the available width; called again for each size and theme
  * @property {string} says one sentence: what is seen
  * @property {string[][]} [table] the numbers for people, with a header; left out: the figure's rows
  * @property {(row: number, column: number) => string} [read] what stands at a cell

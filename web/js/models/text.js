@@ -64,7 +64,7 @@ export function textBox(model, version, signal, context) {
     };
     const fields = {
         max_tokens: field('max_tokens', 'Tokens', { value: 200, min: 1, max: 65536 }, 'Maximum number of tokens to generate'),
-        temperature: field('temperature', 'Temperature', { value: 0.8, min: 0, max: 2, step: 0.1 }, '0 always takes the most likely token; 1 samples from the model's distribution'),
+        temperature: field('temperature', 'Temperature', { value: 0.8, min: 0, max: 2, step: 0.1 }, '0 always takes the most likely token; 1 samples from the distribution of the model'),
         top_p: field('top_p', 'Top p', { value: 0.95, min: 0.01, max: 1, step: 0.01 }, 'Sample only from the most likely tokens that together have this probability'),
         seed: field('seed', 'Seed', { value: 1, min: 0, step: 1 }, 'The same seed gives the same text'),
     };

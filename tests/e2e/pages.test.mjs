@@ -212,7 +212,7 @@ describe('pages', { skip }, () => {
         await page.getByText(/^\d \([\d.]+ %\)$/).waitFor();
         await page.getByText('one.png · 56 × 56').waitFor();
         await page.getByLabel('Choose a picture').setInputFiles({ name: 'no.png', mimeType: 'image/png', buffer: Buffer.from('no picture') });
-        await page.getByText('no.png is no picture').waitFor();
+        await page.getByText('no.png is not an image').waitFor();
         await page.getByRole('button', { name: 'Give version 1 an alias' }).click();
         await page.getByLabel('Alias', { exact: true }).fill('best');
         await page.getByRole('button', { name: 'Set the alias' }).click();

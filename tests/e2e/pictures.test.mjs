@@ -92,7 +92,7 @@ describe('pictures', { skip, timeout: 600000 }, () => {
                 const sizes = [];
                 for (const [word, check] of Object.entries(holds)) {
                     await card.getByRole('button', { name: /save$/ }).click();
-                    const [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('group', { name: 'Save what is drawn' }).getByRole('button', { name: word, exact: true }).click()]);
+                    const [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('group', { name: 'Save the chart' }).getByRole('button', { name: word, exact: true }).click()]);
                     assert.match(download.suggestedFilename(), new RegExp(`^[\\w.-]+\\.${word.toLowerCase()}$`));
                     const bytes = readFileSync(await download.path());
                     await check(bytes, page).catch(error => { throw new Error(`${what}, ${word}: ${error.message}`); });
@@ -126,7 +126,7 @@ describe('pictures', { skip, timeout: 600000 }, () => {
         await gallery.open(page, { hash, ready: CARD });
         const card = page.locator(CARD).filter({ has: page.getByRole('heading', { name: title, exact: true }) }).first();
         await card.getByRole('button', { name: /save$/ }).click();
-        const [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('group', { name: 'Save what is drawn' }).getByRole('button', { name: 'CSV', exact: true }).click()]);
+        const [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('group', { name: 'Save the chart' }).getByRole('button', { name: 'CSV', exact: true }).click()]);
         return readFileSync(await download.path(), 'utf8').trim().split('\n').map(line => line.split(','));
     }
 

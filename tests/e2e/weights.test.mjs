@@ -99,7 +99,7 @@ describe('weights', { skip }, () => {
         await page.getByText(/5 tokens in/).waitFor();
         assert.match(await page.locator('.answer').innerText(), /^0 1 2\s*(\d+ ){5}$/);
         await page.getByLabel('Fine-tune version 1').click();
-        await page.getByText(/begins with the weights of ids:1/).waitFor();
+        await page.getByText(/starts from the weights of ids:1/).waitFor();
         assert.deepEqual(JSON.parse(await page.getByLabel('Job document, JSON').inputValue()).train.start, { model: 'ids:1' });
         await browser.close(page);
         for (const look of [looks[0], looks[3]])

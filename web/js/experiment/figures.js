@@ -34,7 +34,7 @@ export function curvesFigure(curves, { title, width, inks, say, metric = '', log
         title: titled(title, metric), width, height: 270,
         x: { title: 'step', low: left, high: right, ticks: tickMarks(linearTicks(left, right, Math.max(3, Math.floor(width / 110))), number) },
         y: { title: '', low, high, log, ticks: tickMarks(log ? logTicks(low, high, 6) : linearTicks(low, high, 5), say) },
-        lines: [...targets.map((t, i) => ({ name: i ? '' : 'paper, at the end', unnamed: i > 0, ink: t.ink, dash: [1, 4], width: 1.6, points: /** @type {[number, number][]} */ ([[left, t.at], [right, t.at]]) })), ...curves.map((c, i) => ({ name: c.name, ink: inks(i)[0], dash: inks(i)[1], width: 1.8, points: c.points.map(p => /** @type {[number, number | null]} */ ([p.x, finite(p.mean) ? p.mean : null])),
+        lines: [...targets.map((t, i) => ({ name: i ? '' : 'paper, final value', unnamed: i > 0, ink: t.ink, dash: [1, 4], width: 1.6, points: /** @type {[number, number][]} */ ([[left, t.at], [right, t.at]]) })), ...curves.map((c, i) => ({ name: c.name, ink: inks(i)[0], dash: inks(i)[1], width: 1.8, points: c.points.map(p => /** @type {[number, number | null]} */ ([p.x, finite(p.mean) ? p.mean : null])),
             band: log ? undefined : c.points.filter(p => finite(p.mean) && finite(p.sd)).map(p => /** @type {[number, number, number]} */ ([p.x, Number(p.mean) - Number(p.sd), Number(p.mean) + Number(p.sd)])) }))],
         levels,
         rows: [['line', 'step', 'mean', 'sd', 'n', 'metric'], ...curves.flatMap(c => c.points.map(p => [c.name, p.x, p.mean ?? '', p.sd ?? '', p.n, metric].map(String)))],

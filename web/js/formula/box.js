@@ -97,6 +97,16 @@ export function formulaBox(read, write, signal) {
 
     // ---- the formulas ----
 
+    /** Puts what was typed into the document. */
+    function typed() {
+        const document = read();
+        clearTimeout(typing);
+        typing = 0;
+        if (document !== undefined)
+            write(withEntries(document, entries));
+        check();
+    }
+
     /** @param {number} i */
     function row(i) {
         const field = h('textarea', { rows: 1, spellcheck: 'false', autocomplete: 'off', autocapitalize: 'off', 'aria-label': entries.length > 1 ? `Formula ${i + 1}` : 'Formula' });
@@ -121,13 +131,10 @@ export function formulaBox(read, write, signal) {
             entries[i] = { ...entries[i], formula: field.value.replace(/\n/g, ' ') };
             draw();
             clearTimeout(typing);
-            typing = setTimeout(() => {
-                const document = read();
-                if (document !== undefined)
-                    write(withEntries(document, entries));
-                check();
-            }, TYPING_MS);
+            typing = setTimeout(typed, TYPING_MS);
         });
+        /* Before another field writes the document, or it is submitted. */
+        field.addEventListener('blur', () => typing && typed());
         const pick = h('input', { type: 'radio', name: 'formula', 'aria-label': `Show formula ${i + 1}`, checked: i === chosen, on: { change: () => choose(i) } });
         const drop = h('button', { type: 'button', class: 'quiet icon-button', 'aria-label': entries.length > 1 ? `Remove formula ${i + 1}` : 'Remove the formula', title: 'Remove', on: { click: () => put(entries.filter((_, k) => k !== i)) } }, icon('close'));
         requestAnimationFrame(draw);

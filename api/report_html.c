@@ -419,8 +419,9 @@ static void runs_html(struct pd_buf *b, const json_t *job)
     const json_t *run;
     size_t i;
 
-    /* By the metric's key, which says the part of the data. */
-    snprintf(value, sizeof value, "#%s", metric && *metric ? metric : "value");
+    /* By the metric's key, which says the part of the data; a check has none. */
+    snprintf(value, sizeof value, "#%s",
+             metric && *metric && strcmp(TEXT(job, "kind"), "check") ? metric : "value");
     columns[5] = value;
 
     pd_buf_str(b, "<h3>Runs</h3>" WIDE);

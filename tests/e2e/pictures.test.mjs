@@ -102,7 +102,8 @@ describe('pictures', { skip, timeout: 600000 }, () => {
             }
         }
         assert.ok(seen.size > 50, `${seen.size} pictures`);
-        // Every place that makes one was reached.
+        // Every place that makes one was reached. The plots of a formula that is typed, and of learned scalars, are those of formula.test.mjs.
+        const elsewhere = (/** @type {string} */ name, /** @type {string} */ before) => name === 'formula/box.js' || before.slice(-400).includes('scalarCharts.get(scalar)');
         const scripts = new Map((await page.coverage.stopJSCoverage()).map(one => [new URL(one.url).pathname, one])), missed = [];
         let places = 0;
         for (const name of readdirSync(path.join(root, 'web/js'), { recursive: true }).filter(file => file.endsWith('.js')).sort()) {
@@ -111,6 +112,8 @@ describe('pictures', { skip, timeout: 600000 }, () => {
             const ranges = (script?.functions ?? []).flatMap(f => f.ranges).sort((a, b) => (a.endOffset - a.startOffset) - (b.endOffset - b.startOffset));
             for (const { index, 0: text } of source.matchAll(makes)) {
                 const at = index + text.length;
+                if (elsewhere(name, source.slice(0, index)))
+                    continue;
                 places++;
                 if (!ranges.find(r => r.startOffset <= at && at < r.endOffset)?.count)
                     missed.push(`${name}:${source.slice(0, index).split('\n').length}`);

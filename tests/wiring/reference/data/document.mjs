@@ -4,6 +4,12 @@
 const texts = ['text', 'ptb', 'wikitext2', 'wikitext103', 'openwebtext', 'pg19', 'text_labels', 'text_gen', 'listops_gen', 'pathfinder_gen'];
 const sides = { mnist: 28, digits_gen: 28, cifar10: 32, tiny_imagenet: 64, imagenet1k: 224, image_folder: 224 };
 
+/** Dashes of a curve of Pathfinder by the pixels of its square picture; a context that is no square counts as 32 x 32. @param {number} context */
+function dashes(context) {
+    const side = Number.isInteger(Math.sqrt(context)) ? Math.sqrt(context) : 32;
+    return side > 16 ? side / 4 + 4 : 4;
+}
+
 /**
  * @param {any} job a job document without sweep, in which data.dataset, and data.path if it has one, are named
  * @returns {{data: any, train: {batch: number, seed: number, steps: number | null, epochs: number | null}}}
@@ -18,7 +24,7 @@ export function resolved({ data, model = {}, train = {}, resources = {} }) {
             split_seed: data.split_seed === undefined ? 0 : data.split_seed,
             image_size: isText ? null : data.image_size ?? sides[data.dataset],
             context: isText ? data.context ?? model.context ?? 256 : null,
-            depth: data.depth ?? 3, min_tokens: data.min_tokens ?? 1, contour: data.contour ?? 4,
+            depth: data.depth ?? 3, min_tokens: data.min_tokens ?? 1, contour: data.contour ?? dashes(data.context ?? (isText ? model.context : null) ?? 256),
             eval: (data.eval ?? []).map(entry => {
                 const { dataset, path, name } = typeof entry === 'string' ? { dataset: entry } : entry;
                 return { dataset, name: name ?? dataset, path: path ?? (dataset === 'text_gen' ? null : dataset) };

@@ -380,7 +380,7 @@ static enum pd_err find_formula(struct dry_part *p, const struct job_doc *job, s
 
 static enum pd_err dry_ask(struct dry *d, bool start, struct pd_why *why);
 
-/* Keeps the words of what went wrong. */
+/* Copies the sentence of an error. */
 static void dry_failed(char out[sizeof((struct pd_why *)0)->text], enum pd_err err, const struct pd_why *why)
 {
     snprintf(out, sizeof((struct pd_why *)0)->text, "%s", why && why->text[0] ? why->text : pd_err_name(err));

@@ -5,7 +5,8 @@ import { after, before, test } from 'node:test';
 import { until } from '../lib/daemon.mjs';
 import { parse, write } from '../lib/safetensors.mjs';
 import { Rig, merge } from './rig.mjs';
-import { Pinnsformer } from './reference/pinnsformer.mjs';
+import { Pinnsformer, tails } from './reference/pinnsformer.mjs';
+import { matrices } from './reference/train.mjs';
 
 let rig;
 before(async () => { rig = await Rig.start(); });
@@ -24,7 +25,7 @@ const waveJob = (more = {}) => equationJob(merge({ data: { dataset: 'pde_wave' }
 
 const close = (a, b) => Math.abs(a - b) <= 2e-5 * Math.max(Math.abs(a), Math.abs(b), 1e-3);
 
-const settingsOf = job => ({ heads: job.model.heads, degree: 3, scale: 1 / job.attention.k, points: job.model.context, ...job.data.pde, dataset: job.data.dataset,
+const settingsOf = job => ({ heads: job.model.heads, degree: 3, scale: job.attention.scale === 'learned' ? null : 1 / job.attention.k, points: job.model.context, ...job.data.pde, dataset: job.data.dataset,
     width: job.data.dataset === 'pde_wave' ? 1 : 2 * Math.PI, shift: job.train.pinn_derivative === 'jvp_shift' });
 
 /** What the run should have reported, read with these settings. */
@@ -113,26 +114,44 @@ test('presets have the parameters of the reference implementation', async () => 
     }
 });
 
+/** Numbers of the worker's maps and distributions, with those of the same names that the reference has: off by no more than a share of the largest. */
+function same(got, want, step, share) {
+    assert.ok(want.blobs.size > 0 && want.series.size > 0);
+    for (const [key, values] of want.blobs) {
+        const mine = got.blobs.get(`${key}@${step}`)?.data, most = Math.max(...values.map(Math.abs));
+        assert.equal(mine?.length, values.length, key);
+        values.forEach((v, i) => assert.ok(Math.abs(mine[i] - v) <= share * most, `${key}, step ${step}: ${mine[i]}, reference ${v}`));
+    }
+    for (const [key, v] of want.series)
+        assert.ok(Math.abs(got.series.get(key)?.get(step) - v) <= 1e3 * share * Math.max(1, Math.abs(v)), /* Hill's index divides by the difference of two logarithms */ `${key}, step ${step}: ${got.series.get(key)?.get(step)}, reference ${v}`);
+}
+
 test('/diagnostics/heatmaps: matrices of encoder and decoder are the means over the sequences of the evaluation grid', async () => {
-    const job = equationJob({ diagnostics: { every: 0, heatmaps: { every: 1 } } }), { blobs, checkpoints } = await rig.run(job), settings = settingsOf(job), [times, places] = settings.test_grid;
-    let compared = 0;
-    for (const [step, { tensors }] of checkpoints) {
-        const net = new Pinnsformer(tensors, settings), n = settings.points;
-        net.looks = {};
+    const job = equationJob({ diagnostics: { every: 0, heatmaps: { every: 1 } } }), got = await rig.run(job), settings = settingsOf(job), [times, places] = settings.test_grid;
+    for (const [step, { tensors }] of got.checkpoints) {
+        const net = new Pinnsformer(tensors, settings);
+        net.looks = [];
         for (let a = 0; a < times; a++)
             for (let b = 0; b < places; b++)
                 net.u(...net.sequence(settings.test_grid, a, b));
-        for (const [layer, name] of ['encoder.layers.0.attn', 'decoder.layers.0.attn'].entries())
-            for (let head = 0; head < settings.heads; head++) {
-                const all = net.looks[name].map(heads => heads[head].flat()), got = blobs.get(`attn/map/${layer + 1}/${head + 1}@${step}`);
-                const want = all[0].map((_, i) => all.reduce((sum, one) => sum + one[i], 0) / all.length), most = Math.max(...want.map(Math.abs));
-                assert.deepEqual(got.meta.shape, [n, n]);
-                want.forEach((v, i) => assert.ok(Math.abs(got.data[i] - v) <= 1e-6 * most, `step ${step}, layer ${layer + 1}, head ${head + 1}: ${got.data[i]}, reference ${v}`));
-                compared++;
-            }
+        const want = matrices({ maps: { layers: [], heads: [] }, patch: [0, 0] }, { looks: net.looks, activation: () => 'poly' });
+        assert.equal(want.blobs.size, 4 * 4); // of each head of both: the matrix, softmax's, displacement and logits
+        same(got, want, step, 1e-6);
     }
-    assert.equal(compared, 4 * checkpoints.size);
 });
+
+for (const [name, make, more] of [['reaction', equationJob, {}], ['convection, a learned scale, L-BFGS', equationJob, { data: { dataset: 'pde_convection' }, attention: { scale: 'learned', k: undefined }, train: { optimizer: { name: 'lbfgs', lr: 1 } } }],
+    ['wave', waveJob, {}], ['wave, along a shift', waveJob, { train: { pinn_derivative: 'jvp_shift' }, diagnostics: { histograms: { tensors: ['w_k', 'w_1'] } } }]])
+    test(`/diagnostics/histograms: gradients of the loss through derivatives by the points: ${name}`, { timeout: 120000 }, async () => {
+        const job = make(merge({ diagnostics: { histograms: { at: [0.34, 1] } } }, more)), got = await rig.run(job);
+        for (const step of [1, 3]) {
+            const want = tails({ histograms: { tensors: job.diagnostics.histograms.tensors ?? [] } }, got.checkpoints.get(step).tensors, settingsOf(job));
+            same(got, want, step, 1e-9);
+            if (step < 3 && job.train.optimizer.name !== 'lbfgs') // what the step that begins there reports
+                assert.ok(Math.abs(got.series.get('loss/train').get(step + 1) / want.loss - 1) < 1e-9);
+            assert.deepEqual([...got.blobs.keys()].filter(key => key.startsWith('grad/') && key.endsWith(`@${step}`)).sort(), [...want.blobs.keys()].map(key => `${key}@${step}`).sort());
+        }
+    });
 
 test('an evaluation leaves the solution, the exact one and the error as matrices', async () => {
     const job = waveJob({ train: { steps: 60, eval_every: 2 } }), { blobs, checkpoints } = await rig.run(job), [times, places] = job.data.pde.test_grid;

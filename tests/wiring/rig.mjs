@@ -92,6 +92,9 @@ export const nystromJob = (more = {}) => merge(merge({
 /** The same over texts with classes. */
 export const nystromLabels = (more = {}) => labelJob(merge({ model: { arch: 'nystrom', context: 6, landmarks: 3, conv_kernel: 3 } }, more));
 
+/** The parameters of a checkpoint, without its states and averages. */
+export const parametersOf = ({ tensors }) => new Map([...tensors].filter(([name]) => !/^(optim|ema|polyd)\./.test(name)));
+
 export class Rig {
     /** A daemon with the data above as root `tests`. */
     static async start(flags = []) {
@@ -146,6 +149,13 @@ export class Rig {
     async run(job, outcome = 'succeeded') {
         const { run: id } = await this.daemon.submit(job);
         return this.collect(id, outcome);
+    }
+
+    /** Trains a job and registers what comes of it as that name: the settings and weights of the version. */
+    async taught(name, job) {
+        const got = await this.run(merge(job, { register: name }));
+        const version = await until('the version', () => this.daemon.get(`/api/v1/models/${name}/versions/1`));
+        return { s: this.settings(job), params: parametersOf(got.checkpoints.get(version.step)) };
     }
 
     /** The numbers of a blob. */

@@ -6,25 +6,14 @@ import { until } from '../lib/daemon.mjs';
 import { numbers } from './reference/deit.mjs';
 import { network } from './reference/networks.mjs';
 import { train } from './reference/train.mjs';
-import { Rig, SIDE, TRAIN, agree, differences, imageJob, merge } from './rig.mjs';
+import { Rig, SIDE, TRAIN, agree, differences, imageJob, merge, parametersOf } from './rig.mjs';
 
 let rig, teacher;
 before(async () => {
     rig = await Rig.start();
-    teacher = await taught('master', imageJob({ train: { steps: 6, optimizer: { lr: 0.05 } } }));
+    teacher = await rig.taught('master', imageJob({ train: { steps: 6, optimizer: { lr: 0.05 } } }));
 });
 after(() => rig?.stop());
-
-/** Trains and registers; gives the weights of the version. */
-async function taught(name, job) {
-    const got = await rig.run(merge(job, { register: name }));
-    const version = await until('the version', () => rig.daemon.get(`/api/v1/models/${name}/versions/1`));
-    const { tensors } = got.checkpoints.get(version.step), params = new Map();
-    for (const [tensor, { data }] of tensors)
-        if (!/^(optim|ema|polyd)\./.test(tensor))
-            params.set(tensor, { data });
-    return { s: rig.settings(job), params };
-}
 
 const student = (more = {}, rest = {}) => imageJob(merge({ model: { arch: 'deit' }, train: { teacher: { model: 'master', ...more } } }, rest));
 
@@ -62,10 +51,7 @@ test('a student is evaluated and served by the mean of its heads, without its te
     assert.ok(Math.abs(series[0].data[0].mean - got.series.get('loss/val').get(4)) < 1e-6);
     await until('the version', () => rig.daemon.get('/api/v1/models/pupil/versions/1'));
     await rig.daemon.post('/api/v1/models/pupil/versions/1/load');
-    const pixels = rig.data.pixels.subarray(TRAIN * SIDE * SIDE, (TRAIN + 1) * SIDE * SIDE), params = new Map();
-    for (const [name, { data }] of got.checkpoints.get(4).tensors)
-        if (!/^(optim|ema|polyd)\./.test(name))
-            params.set(name, { data });
+    const pixels = rig.data.pixels.subarray(TRAIN * SIDE * SIDE, (TRAIN + 1) * SIDE * SIDE), params = parametersOf(got.checkpoints.get(4));
     const reply = await rig.daemon.post('/v2/models/pupil/infer', { inputs: [{ name: 'image', datatype: 'UINT8', shape: [1, 1, SIDE, SIDE], data: [...pixels] }] });
     const want = numbers(network, { s: rig.settings(job), params }, Array.from(pixels, x => (x / 255 - 0.1307) / 0.3081));
     reply.outputs.find(o => o.name === 'logits').data.forEach((x, i) => assert.ok(Math.abs(x - want[i]) < 2e-5 * Math.max(1, Math.abs(want[i]))));
@@ -114,7 +100,7 @@ test('/train/teacher/path: a teacher that is not known, or named in overrides, i
 });
 
 test('a teacher of other classes or another image size is refused with both numbers', async () => {
-    await taught('wide', imageJob({ data: { dataset: 'digits_gen', path: undefined, image_size: undefined, split: { rule: 'count', train: 20, val: 8 } }, model: { patch: 14 }, train: { steps: 1, precision: 'fp32' }, diagnostics: { every: 0 } }));
+    await rig.taught('wide', imageJob({ data: { dataset: 'digits_gen', path: undefined, image_size: undefined, split: { rule: 'count', train: 20, val: 8 } }, model: { patch: 14 }, train: { steps: 1, precision: 'fp32' }, diagnostics: { every: 0 } }));
     assert.match(await refused(student({ model: 'wide' })), /#\/train\/teacher\/model: wide:1 reads images of 28 x 28, the job's are 8 x 8|has \d+ classes, the data have \d+/);
     const { run } = await rig.daemon.submit(student());
     await rig.daemon.reach(run, 'succeeded');

@@ -1,7 +1,11 @@
-// A PINNsformer from its formulas, one sequence at a time, and the parts of its loss. Derivatives by the points are differences, so nothing here
-// knows how to differentiate: they agree with the worker's to about 1e-6.
+// A PINNsformer from its formulas, one sequence at a time, and the parts of its loss. Derivatives by the points are differences, so Pinnsformer
+// does not know how to differentiate: they agree with the worker's to about 1e-6. Gradients by parameters need more digits: they come from
+// the same formulas on a tape, where points move by infinitesimals.
+import { Jets } from './jets.mjs';
+import { Tape } from './tape.mjs';
+import { distributions } from './train.mjs';
 
-/** Parameters by name, and the job's settings: {heads, scale, degree} of attention and the numbers of data.pde. */
+/** Parameters by name, and the job's settings: {heads, scale, degree} of attention (`scale` null: learned) and the numbers of data.pde. */
 export class Pinnsformer {
     constructor(params, job) {
         this.p = params;
@@ -22,37 +26,43 @@ export class Pinnsformer {
         return this.linear(this.wave(this.linear(this.wave(this.linear(x, `${name}.0`), `${name}.1`), `${name}.2`), `${name}.3`), `${name}.4`);
     }
 
-    attention(x, from, name) {
+    scale(name) {
+        return this.job.scale ?? this.p.get(`${name}.attn_scale`).data[0];
+    }
+
+    attention(x, from, name, layer) {
         const w = this.p.get(`${name}.in_proj_weight`).data, b = this.p.get(`${name}.in_proj_bias`).data, d = x[0].length, each = d / this.job.heads;
         const part = (rows, which) => rows.map(row => Array.from({ length: d }, (_, o) => row.reduce((sum, v, i) => sum + v * w[(which * d + o) * d + i], b[which * d + o])));
         const [q, k, v] = [part(x, 0), part(from, 1), part(from, 2)];
-        const out = x.map(() => new Array(d).fill(0)), weights = this.looks && Array.from({ length: this.job.heads }, () => q.map(() => []));
-        weights && (this.looks[name] ??= []).push(weights);
+        const out = x.map(() => new Array(d).fill(0)), c = this.scale(name), looks = this.looks && Array.from({ length: this.job.heads }, () => ({ a: q.map(() => []), logits: q.map(() => []), between: null }));
+        looks && (this.looks[layer] ??= []).push(looks);
         for (let head = 0; head < this.job.heads; head++)
             for (let i = 0; i < q.length; i++)
                 for (let j = 0; j < k.length; j++) {
                     let z = 0;
-                    for (let c = head * each; c < (head + 1) * each; c++)
-                        z += q[i][c] * k[j][c] / Math.sqrt(each);
-                    if (weights)
-                        weights[head][i][j] = this.job.scale * z ** this.job.degree;
-                    for (let c = head * each; c < (head + 1) * each; c++)
-                        out[i][c] += this.job.scale * z ** this.job.degree * v[j][c];
+                    for (let o = head * each; o < (head + 1) * each; o++)
+                        z += q[i][o] * k[j][o] / Math.sqrt(each);
+                    if (looks) {
+                        looks[head].logits[i][j] = z;
+                        looks[head].a[i][j] = c * z ** this.job.degree;
+                    }
+                    for (let o = head * each; o < (head + 1) * each; o++)
+                        out[i][o] += c * z ** this.job.degree * v[j][o];
                 }
         return this.linear(out, `${name}.out_proj`);
     }
 
-    layer(x, from, name) {
+    layer(x, from, name, at) {
         const sum = (a, b) => a.map((row, i) => row.map((v, c) => v + b[i][c])), y = this.wave(x, `${name}.act1`);
-        x = sum(x, this.attention(y, from ?? y, `${name}.attn`));
+        x = sum(x, this.attention(y, from ?? y, `${name}.attn`, at));
         return sum(x, this.three(this.wave(x, `${name}.act2`), `${name}.ff.linear`));
     }
 
     /** u at the points of a sequence. */
     u(x, t) {
         const embedded = this.linear(x.map((v, i) => [v, t[i]]), 'linear_emb');
-        const e = this.wave(this.layer(embedded, null, 'encoder.layers.0'), 'encoder.act');
-        return this.three(this.wave(this.layer(embedded, e, 'decoder.layers.0'), 'decoder.act'), 'linear_out').map(row => row[0]);
+        const e = this.wave(this.layer(embedded, null, 'encoder.layers.0', 0), 'encoder.act');
+        return this.three(this.wave(this.layer(embedded, e, 'decoder.layers.0', 1), 'decoder.act'), 'linear_out').map(row => row[0]);
     }
 
     /** A derivative of f(x, t), a number each point, by coordinate 0 or 1: of the sum over the sequence by each point, or along a shift of all. */
@@ -135,4 +145,106 @@ export class Pinnsformer {
             }
         return { rmae: off / size, rrmse: Math.sqrt(off2 / size2), loss: off2 / (times * places) };
     }
+}
+
+/** The same network, whose numbers are jets on a tape. */
+class Differentiable extends Pinnsformer {
+    constructor(params, job) {
+        super(params, job);
+        this.t = new Tape();
+        this.j = new Jets(this.t);
+        this.nodes = new Map(Array.from(params, ([name, { data }]) => [name, this.t.leaves(data)]));
+    }
+
+    rows(x, w, b, first, count) {
+        const { j } = this, width = x[0].length;
+        return x.map(row => Array.from({ length: count }, (_, o) => j.sum([j.dot(row, w.slice((first + o) * width, (first + o + 1) * width)), j.still(b[first + o])])));
+    }
+
+    linear(x, name) {
+        const w = this.nodes.get(`${name}.weight`), b = this.nodes.get(`${name}.bias`);
+        return this.rows(x, w, b, 0, b.length);
+    }
+
+    wave(x, name) {
+        const { j } = this, w = ['w1', 'w2'].map(w => this.nodes.get(`${name}.${w}`)[0]);
+        return x.map(row => row.map(v => j.sum([j.dot([j.sin(v)], [w[0]]), j.dot([j.cos(v)], [w[1]])])));
+    }
+
+    attention(x, from, name) {
+        const { j } = this, w = this.nodes.get(`${name}.in_proj_weight`), b = this.nodes.get(`${name}.in_proj_bias`), d = x[0].length, each = d / this.job.heads;
+        const [q, k, v] = [x, from, from].map((rows, which) => this.rows(rows, w, b, which * d, d)), c = this.job.scale === null ? this.nodes.get(`${name}.attn_scale`)[0] : this.t.leaf(this.job.scale);
+        const out = q.map(row => Array.from({ length: d }, (_, o) => {
+            const head = Math.floor(o / each), channels = Array.from({ length: each }, (_, i) => head * each + i);
+            return j.sum(k.map((key, at) => {
+                const z = j.scale(j.sum(channels.map(i => j.mul(row[i], key[i]))), 1 / Math.sqrt(each));
+                return j.mul(j.dot([j.power(z, this.job.degree)], [c]), v[at][o]);
+            }));
+        }));
+        return this.linear(out, `${name}.out_proj`);
+    }
+
+    layer(x, from, name) {
+        const sum = (a, b) => a.map((row, i) => row.map((v, c) => this.j.sum([v, b[i][c]]))), y = this.wave(x, `${name}.act1`);
+        x = sum(x, this.attention(y, from ?? y, `${name}.attn`));
+        return sum(x, this.three(this.wave(x, `${name}.act2`), `${name}.ff.linear`));
+    }
+
+    /** u of a sequence whose points move in coordinate `by` at these rates. */
+    moved([x, t], by, a, b = []) {
+        const still = list => list.map(v => this.j.point(v)), moving = list => list.map((v, i) => this.j.point(v, a[i], b[i]));
+        return this.u(by === 0 ? moving(x) : still(x), by === 1 ? moving(t) : still(t));
+    }
+
+    /** Nodes: the derivative by coordinate `by` at each point, once or twice. */
+    slopes(sequence, by, twice = false) {
+        const n = sequence[0].length, all = new Array(n).fill(1), part = twice ? 'ab' : 'a';
+        if (this.job.shift)
+            return this.moved(sequence, by, all, twice ? all : []).map(u => u[part]);
+        // Of the sum over the outputs by each point; of these again the sum.
+        return all.map((_, i) => {
+            const one = all.map((_, k) => (k === i ? 1 : 0)), u = twice ? this.moved(sequence, by, all, one) : this.moved(sequence, by, one);
+            return this.t.sum(u.map(v => v[part]).filter(node => node !== null));
+        });
+    }
+
+    /** A node: all of the loss. */
+    total() {
+        const { t } = this, { grid, dataset, coefficient: c } = this.job, [times, places] = grid, mean = list => t.scale(t.dot(list, list), 1 / list.length);
+        const residual = [], ends = [], left = [], right = [], start = [], rest = [];
+        for (let a = 0; a < times; a++) {
+            let first;
+            for (let b = 0; b < places; b++) {
+                const sequence = this.sequence(grid, a, b), u = this.u(...sequence.map(list => list.map(v => this.j.point(v)))).map(one => one.v);
+                const by = dataset === 'pde_wave' ? [this.slopes(sequence, 1, true), this.slopes(sequence, 0, true)] : [this.slopes(sequence, 1), dataset === 'pde_convection' ? this.slopes(sequence, 0) : null];
+                residual.push(...u.map((v, i) => (dataset === 'pde_wave' ? t.sub(by[0][i], t.scale(by[1][i], c * c)) : dataset === 'pde_convection' ? t.add(by[0][i], t.scale(by[1][i], c))
+                    : t.sub(by[0][i], t.scale(t.sub(v, t.mul(v, v)), c)))));
+                if (a === 0) {
+                    start.push(t.shift(u[0], -this.initial(sequence[0][0])));
+                    if (dataset === 'pde_wave')
+                        rest.push(this.slopes(sequence, 1)[0]);
+                }
+                if (b === 0)
+                    first = u;
+                if (b === places - 1) {
+                    left.push(...first);
+                    right.push(...u);
+                    ends.push(...u.map((v, i) => t.sub(v, first[i])));
+                }
+            }
+        }
+        return t.sum(dataset === 'pde_wave' ? [mean(residual), mean(left), mean(right), mean(start), mean(rest)] : [mean(residual), mean(ends), mean(start)]);
+    }
+}
+
+/** Names of the weights whose gradients are looked at, of a layer; of W_Q, W_K and W_V together a third of the rows each. */
+const looked = { w_q: ['attn.in_proj_weight', 0], w_k: ['attn.in_proj_weight', 1], w_v: ['attn.in_proj_weight', 2], w_o: ['attn.out_proj.weight'], w_1: ['ff.linear.0.weight'], w_2: ['ff.linear.4.weight'] };
+
+/** Distributions of the gradient of the loss, and the loss. @param {{histograms: {tensors: string[]}}} s which are recorded */
+export function tails(s, params, job) {
+    const net = new Differentiable(params, job), loss = net.total(), g = net.t.gradient(loss);
+    return { loss: net.t.at(loss), ...distributions(s, Object.entries(looked).map(([weight, [name, third]]) => [weight, ['encoder', 'decoder'].map(stack => {
+        const list = net.nodes.get(`${stack}.layers.0.${name}`).map(node => g[node]);
+        return third === undefined ? list : list.slice(third * list.length / 3, (third + 1) * list.length / 3);
+    })])) };
 }

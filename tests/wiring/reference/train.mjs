@@ -163,10 +163,15 @@ export function probe(s, params, samples) {
  * @returns {{series: Map<string, number>, blobs: Map<string, number[]>}}
  */
 export function maps(s, params, samples) {
-    const net = network(new Tape(), s, params), series = new Map(), blobs = new Map();
-    const chosen = samples.slice(0, s.probeBatch);
+    const net = network(new Tape(), s, params), chosen = samples.slice(0, s.probeBatch);
     net.keepStats = true;
     chosen.forEach((sample, i) => s.classes ? net.classify(sample.input, i) : net.predict(sample.input, i));
+    return matrices(s, net);
+}
+
+/** The same of what a network has looked at. @param {{looks: {a: number[][], logits: number[][], between: string | null}[][][], activation: (layer: number) => string}} net `looks` by layer, sample and head */
+export function matrices(s, net) {
+    const series = new Map(), blobs = new Map();
     net.looks.forEach((layer, l) => {
         const sums = { entropy: [], rank: [], negative: [], same_row: [], same_column: [] };
         if (s.maps.layers.length && !s.maps.layers.includes(l + 1))
@@ -275,33 +280,44 @@ function displacement(s, matrix, n) {
 
 /** Names of the weights whose gradients are looked at, and of which matrix of a block each is what part (of three). */
 const looked = { w_q: ['qkv', 0], w_k: ['qkv', 1], w_v: ['qkv', 2], w_o: ['proj'], w_1: ['fc1'], w_2: ['fc2'] };
-const matrices = { qkv: /\.(attn\.qkv|attn\.c_attn)\.weight$/, proj: /\.(attn\.proj|attn\.c_proj)\.weight$/, fc1: /\.(mlp\.fc1|mlp\.c_fc)\.weight$/, fc2: /\.(mlp\.fc2|mlp\.c_proj)\.weight$/ };
+const matrixNames = { qkv: /\.(attn\.qkv|attn\.c_attn)\.weight$/, proj: /\.(attn\.proj|attn\.c_proj)\.weight$/, fc1: /\.(mlp\.fc1|mlp\.c_fc)\.weight$/, fc2: /\.(mlp\.fc2|mlp\.c_proj)\.weight$/ };
 /** A Nystromformer has them apart. */
 const alone = { w_q: /\.mha\.W_q\.weight$/, w_k: /\.mha\.W_k\.weight$/, w_v: /\.mha\.W_v\.weight$/, w_o: /\.mha\.ff\.weight$/, w_1: /transformer_\d+\.mlpblock\.0\.weight$/, w_2: /transformer_\d+\.mlpblock\.3\.weight$/ };
 
 /** Distributions of the entries of a batch's gradient, without noise (train.h). */
 export function tails(s, params, samples) {
     const t = new Tape(), net = network(t, s, params), { losses } = lossesOf(net, samples, s.smoothing, s.teacher ?? null), g = t.gradient(t.sum(losses));
-    const series = new Map(), blobs = new Map();
-    for (const [weight, [kind, third]] of Object.entries(looked)) {
-        if (s.histograms.tensors.length && !s.histograms.tensors.includes(weight))
-            continue;
+    return distributions(s, Object.entries(looked).map(([weight, [kind, third]]) => {
         const layers = [];
         for (const [name, nodes] of net.param) {
-            if (!(s.arch === 'nystrom' ? alone[weight] : matrices[kind]).test(name))
+            if (!(s.arch === 'nystrom' ? alone[weight] : matrixNames[kind]).test(name))
                 continue;
             const { shape } = params.get(name);
             const inThird = i => third === undefined || s.arch === 'nystrom' || (net.vit ? Math.floor(i / shape[1] / (shape[0] / 3)) : Math.floor(i % shape[1] / (shape[1] / 3))) === third;
             layers.push(nodes.filter((_, i) => inThird(i)).map(node => g[node] / losses.length));
         }
-        layers.forEach((list, l) => blobs.set(`grad/histogram/${weight}/${l + 1}`, logBins(list)));
-        const all = layers.flat(), one = tailOf(all), sizes = layers.map(list => Math.sqrt(list.reduce((sum, x) => sum + x * x, 0) / list.length));
-        blobs.set(`grad/histogram/${weight}`, logBins(all));
+        return [weight, layers];
+    }));
+}
+
+/** The same of gradients: of each weight the entries by layer. `entries` by key is what the bins count. @param {[weight: string, layers: number[][]][]} weights */
+export function distributions(s, weights) {
+    const series = new Map(), blobs = new Map(), entries = new Map();
+    for (const [weight, layers] of weights) {
+        if (s.histograms.tensors.length && !s.histograms.tensors.includes(weight))
+            continue;
+        const all = layers.flat(), put = (key, list) => {
+            entries.set(key, list);
+            blobs.set(key, logBins(list));
+        };
+        layers.forEach((list, l) => put(`grad/histogram/${weight}/${l + 1}`, list));
+        put(`grad/histogram/${weight}`, all);
+        const one = tailOf(all), sizes = layers.map(list => Math.sqrt(list.reduce((sum, x) => sum + x * x, 0) / list.length));
         one.layer_ratio = Math.max(...sizes) / Math.min(...sizes);
         for (const [key, value] of Object.entries(one))
             series.set(`grad/${key}/${weight}`, value);
     }
-    return { series, blobs };
+    return { series, blobs, entries };
 }
 
 /** Counts of sizes in bins of a tenth of a decade from 1e-16 to 1e4. */

@@ -16,6 +16,9 @@ export const STATE = 'main .state:visible, main .note:visible';
 /** A card that is drawn. */
 export const CARD = 'main .card.chart';
 
+/** The plots of a typed formula, and the charts of learned scalars, which come after the others of a sweep. */
+const FORMULA = '.formula-charts canvas:not([aria-label$=": loading"])', SCALARS = 'main h2:has-text("Learned scalars")';
+
 const tiny = { train: { steps: 2, batch: 4, eval_every: 2 }, trials: 1, resources: { threads: 1 } };
 const small = { ...tiny, model: { width: 16, depth: 2, heads: 2 }, data: { split: { train: 16, val: 8, test: 8 } } };
 const maps = (more = {}) => ({ probe_batch: 4, heatmaps: { layers: [2], heads: [1], every: 2, ...more } });
@@ -61,6 +64,7 @@ const runs = {
     deit: Object.assign(image({ name: 'deit', model: { preset: 'deit_micro' }, train: { steps: 1, batch: 4, teacher: { model: 'teacher' } } }), { after: 'teacher' }),
     equation,
     bare: image({ name: 'bare', diagnostics: { every: 0 } }),
+    formulas: image({ name: 'formulas', attention: { formulas: ['a*s^3/(1+abs(s))', 'softmax(a*s)', '1/s'] }, diagnostics: { every: 2 } }),
 };
 /** As much as there can be: many layers and heads, hundreds of tokens, many steps, names that need room. */
 const fullRuns = {
@@ -70,6 +74,8 @@ const fullRuns = {
     long: text({ name: 'long', model: { preset: 'gpt_micro', width: 16, depth: 12, heads: 2, context: 256 }, data: { dataset: 'text_gen', context: 256 }, attention: { activation: 'formula', formula: 'exp(s)/(exp(b)+rowsum(exp(s)))', params: { b: { init: 1, per: 'head' } } },
         train: { steps: 12, batch: 1, eval_every: 4 }, diagnostics: { every: 4, probe_batch: 1, heatmaps: { layers: [1, 12], every: 6 }, histograms: {} } }),
     stages: image({ name: 'three stages', model: { preset: 'swin_micro', widths: [32, 64, 128], depths: [2, 6, 2], head_counts: [1, 2, 4], patch: [1, 1] }, norm: { placement: 'S4' }, train: { steps: 1, batch: 1 } }),
+    formulas_full: image({ name: 'six formulas with learned scalars in eight layers', model: { preset: 'vit_micro', width: 16, depth: 8, heads: 2, patch: 7, pool: 'cls' }, train: { steps: 20, batch: 4, eval_every: 5 }, diagnostics: { every: 2, probe_batch: 4 },
+        attention: { params: { a: { init: 0.5 }, offset: { init: 0.1 } }, formulas: ['a*s^3/(1+abs(s))+offset*s', 'softmax(a*s)', 'a*sigmoid(s-log(n)+offset)', 'a*max(s, 0)^2/n + offset', 'a*sin(s)/sqrt(n)', 'where(s > offset, a*s^2, a*(exp(s) - 1))/(1 + rowsum(abs(s)))'] } }),
     wide: { ...equation, name: 'wide', register: null, data: { dataset: 'pde_convection', pde: { grid: 9, test_grid: [256, 300] } } },
 };
 
@@ -128,8 +134,9 @@ export class Gallery {
     }
 
     /**
-     * Views with pictures: a name, the address, what shows that it is there, and whether it is one without contents.
-     * @returns {{name: string, hash: string, ready: string, empty?: boolean}[]}
+     * Views with pictures: a name, the address, what shows that it is there, whether it is one without contents, and whether each of
+     * its pictures is saved though they are of one kind.
+     * @returns {{name: string, hash: string, ready: string, empty?: boolean, each?: boolean}[]}
      */
     views() {
         const { at, full } = this, run = (/** @type {string} */ name, /** @type {string} */ tab) => `#/runs/${at[name].run}?tab=${tab}`;
@@ -144,6 +151,8 @@ export class Gallery {
             { name: 'try-solution', hash: '#/models/reaction', ready: drawn },
             ...this.checks.map(name => ({ name: `check-${name}`, hash: `#/runs/${at[name].run}`, ready: 'table.results' })),
             { name: 'sweep', hash: `#/jobs/${this.jobs.E01}`, ready: `${CARD} .uplot` }, // curves come last
+            { name: 'scalars', hash: `#/jobs/${at.formulas.job}`, ready: SCALARS, each: true },
+            { name: 'formula', hash: `#/submit?job=${at.formulas.job}`, ready: FORMULA },
             { name: 'compare', hash: `#/compare?runs=${this.compared.join()}`, ready: `${CARD} .uplot` },
             ...Object.keys(this.jobs).map(name => ({ name: `experiment-${name}`, hash: `#/experiments/${name}`, ready: drawn })),
             ...['metrics', 'attention', 'gradients'].map(tab => ({ name: `empty-${tab}`, hash: run('nothing', tab), ready: STATE, empty: true })),
@@ -162,6 +171,8 @@ export class Gallery {
             { name: 'full-gradients', hash: run('deep', `gradients&with=${at.long.run}&glog=1`), ready: drawn },
             ...['deep', 'long', 'stages'].map(name => ({ name: `full-network-${name}`, hash: run(name, 'config'), ready: drawn })),
             { name: 'full-positions', hash: `#/runs/${at.long.run}`, ready: `${CARD}.positions svg` },
+            { name: 'full-scalars', hash: `#/jobs/${at.formulas_full.job}`, ready: SCALARS, each: true },
+            { name: 'full-formula', hash: `#/submit?job=${at.formulas_full.job}`, ready: FORMULA },
             { name: 'full-solution', hash: run('wide', 'solution'), ready: drawn },
         ];
     }

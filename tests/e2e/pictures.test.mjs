@@ -85,7 +85,7 @@ describe('pictures', { skip, timeout: 600000 }, () => {
                 const marks = await drawn.getAttribute('role') === 'group' ? await drawn.locator('[aria-label]').evaluateAll(list => list.map(el => el.getAttribute('aria-label'))) : [says];
                 assert.ok(says && marks.length > 0 && marks.every(words => /\d|block/.test(words ?? '') && words.length > 12), `${what}: in words: ${marks.join('; ') || says}`);
                 // Panels of curves differ in their data alone: of each view one with layers is saved and one without, of other pictures all.
-                const same = `${await card.locator('.chart-plot').count() ? await card.locator('select').first().isVisible() : title} ${view.name.replace(/-.*/, '')}`;
+                const same = view.each ? `${view.name} ${title}` : `${await card.locator('.chart-plot').count() ? await card.locator('select').first().isVisible() : title} ${view.name.replace(/-.*/, '')}`;
                 if (seen.has(same))
                     continue;
                 seen.add(same);
@@ -102,8 +102,7 @@ describe('pictures', { skip, timeout: 600000 }, () => {
             }
         }
         assert.ok(seen.size > 50, `${seen.size} pictures`);
-        // Every place that makes one was reached. Left out: the plots of a typed formula and of learned scalars, which no view of the gallery has; formula.test.mjs shows them and saves none.
-        const elsewhere = (/** @type {string} */ name, /** @type {string} */ before) => name === 'formula/box.js' || before.slice(-400).includes('scalarCharts.get(scalar)');
+        // Every place that makes one was reached.
         const scripts = new Map((await page.coverage.stopJSCoverage()).map(one => [new URL(one.url).pathname, one])), missed = [];
         let places = 0;
         for (const name of readdirSync(path.join(root, 'web/js'), { recursive: true }).filter(file => file.endsWith('.js')).sort()) {
@@ -112,8 +111,6 @@ describe('pictures', { skip, timeout: 600000 }, () => {
             const ranges = (script?.functions ?? []).flatMap(f => f.ranges).sort((a, b) => (a.endOffset - a.startOffset) - (b.endOffset - b.startOffset));
             for (const { index, 0: text } of source.matchAll(makes)) {
                 const at = index + text.length;
-                if (elsewhere(name, source.slice(0, index)))
-                    continue;
                 places++;
                 if (!ranges.find(r => r.startOffset <= at && at < r.endOffset)?.count)
                     missed.push(`${name}:${source.slice(0, index).split('\n').length}`);
@@ -130,7 +127,7 @@ describe('pictures', { skip, timeout: 600000 }, () => {
         const card = page.locator(CARD).filter({ has: page.getByRole('heading', { name: title, exact: true }) }).first();
         await card.getByRole('button', { name: /save$/ }).click();
         const [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('group', { name: 'Save the chart' }).getByRole('button', { name: 'CSV', exact: true }).click()]);
-        return readFileSync(await download.path(), 'utf8').trim().split('\n').map(line => line.split(','));
+        return readFileSync(await download.path(), 'utf8').trim().split('\n').map(line => Array.from(`${line},`.matchAll(/(?:"((?:[^"]|"")*)"|([^,"]*)),/g), ([, quoted, plain]) => quoted?.replaceAll('""', '"') ?? plain));
     }
 
     /** Runs of an experiment with what they were swept over and the last value of a metric. @returns {Promise<{id: string, set: Record<string, any>, value: number | undefined}[]>} */
@@ -192,6 +189,27 @@ describe('pictures', { skip, timeout: 600000 }, () => {
         const [solved] = (await gallery.daemon.get('/api/v1/runs?experiment=E10&limit=100')).runs.filter(r => r.name.includes('reaction') && r.sweep['/attention'].activation === 'softmax');
         const [, ...places] = await csv(page, '#/experiments/E10', 'E10 reaction, small, softmax: error'), stored = await blobOf(solved.id, 'pde/error');
         assert.deepEqual(places.map(r => Math.fround(Number(r[2]))), stored.data);
+        await browser.close(page);
+    });
+
+    test('test_e2e_pictures_of_formulas_hold_their_values_and_the_learned_scalars', async () => {
+        const page = await browser.open('about:blank', { origin: gallery.daemon.url }), { job } = gallery.at.formulas, sweep = await gallery.daemon.get(`/api/v1/jobs/${job}/sweep?runs=1`);
+        // The first formula is shown, at the scalar's start of 1.
+        const [[, value], ...values] = await csv(page, `#/submit?job=${job}`, 'φ(s)'), [[, slope], ...slopes] = await csv(page, `#/submit?job=${job}`, 'φ′(s)');
+        assert.deepEqual([value, slope, values.length, slopes.length], ['phi', 'slope', 241, 241]);
+        values.forEach(([s, phi], i) => {
+            const x = Number(s), size = Math.abs(x);
+            assert.ok(near(x, i / 20 - 6) && near(Number(phi), x ** 3 / (1 + size)) && near(Number(slopes[i][1]), x ** 2 * (3 + 2 * size) / (1 + size) ** 2), `at ${s}: ${phi}, slope ${slopes[i][1]}`);
+        });
+        // Of the runs that have the scalar, a line each layer.
+        const [, ...lines] = await csv(page, `#/jobs/${job}`, 'a over training'), want = [];
+        for (const { point, values: set, trials: [{ run_id: run }] } of sweep.table)
+            for (const layer of JSON.stringify(set).includes('a*') ? [1, 2] : [])
+                for (const [step, mean] of await points(run, `formula/a/${layer}`))
+                    want.push([`${point}:formula/a/${layer}`, step, mean]);
+        assert.ok(want.length >= 16 && lines.length === want.length, `${lines.length} rows, ${want.length} points`);
+        for (const [key, step, mean] of want)
+            assert.ok(lines.some(r => r[0].includes(`layer ${key.at(-1)}`) && r[1] === key && Number(r[2]) === step && near(Number(r[5]), mean)), `${key}, step ${step}: ${mean}; ${lines.join('; ')}`);
         await browser.close(page);
     });
 

@@ -126,6 +126,18 @@ static void test_depthwise_convolutions(void **state)
         {.batch = 1, .height = 2, .width = 1, .ci = 3, .kh = 3, .kw = 3},   /* smaller than the kernel */
         {.batch = 2, .height = 50, .width = 1, .ci = 8, .kh = 35, .kw = 1}, /* along one axis */
         {.batch = 1, .height = 4, .width = 30, .ci = 7, .kh = 1, .kw = 7},
+        {.batch = 2,
+         .height = 5,
+         .width = 9,
+         .ci = 17,
+         .kh = 1,
+         .kw = 3}, /* one line for each row of the output */
+        {.batch = 3,
+         .height = 5,
+         .width = 6,
+         .ci = 150,
+         .kh = 3,
+         .kw = 3}, /* an odd row, two blocks of channels */
         {.batch = 1, .height = 9, .width = 8, .ci = 130, .kh = 5, .kw = 5},
         {.batch = 3, .height = 4, .width = 4, .ci = 1, .kh = 1, .kw = 1},
         {.batch = 0, .height = 4, .width = 4, .ci = 3, .kh = 3, .kw = 3},

@@ -454,6 +454,23 @@ static void test_long_copy(void **state)
     rig_check(&c);
 }
 
+/* Images cut into windows of 7 x 7: lines of whole cache lines, more than the caches hold. */
+static void test_copy_past_the_caches(void **state)
+{
+    struct rig_case c = {.op = PK_OP_COPY, .name = "windows", .n_in = 1, .n_out = 1};
+
+    (void)state;
+    for (int channels = 95; channels <= 96; channels++) {
+        c.in[0] = rig_random(PK_F32, PK_SHAPE(7, 8, 7, 8, 7, channels), -1, 1);
+        c.in[0].shape = PK_SHAPE(7, 8, 8, 7, 7, channels);
+        c.in[0].stride[2] = 7 * channels;
+        c.in[0].stride[3] = 8 * 7 * channels;
+        c.out[0] = c.in[0].shape;
+        rig_check(&c);
+        rig_reset(NULL);
+    }
+}
+
 static void test_fill_concat_pad(void **state)
 {
     static const enum pk_dtype types[] = {PK_F32, PK_F64, PK_BF16, PK_I32, PK_U8};
@@ -691,6 +708,7 @@ int main(void)
         cmocka_unit_test_teardown(test_correct_is_the_first_largest, rig_reset),
         cmocka_unit_test_teardown(test_copy, rig_reset),
         cmocka_unit_test_teardown(test_long_copy, rig_reset),
+        cmocka_unit_test_teardown(test_copy_past_the_caches, rig_reset),
         cmocka_unit_test_teardown(test_fill_concat_pad, rig_reset),
         cmocka_unit_test_teardown(test_by_index, rig_reset),
         cmocka_unit_test_teardown(test_dropout, rig_reset),

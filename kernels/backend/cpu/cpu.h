@@ -48,6 +48,9 @@ struct cpu_ops {
     /* n numbers from bf16 and to it (to nearest, ties to even), dense. */
     void (*from_half)(int64_t n, const uint16_t *x, float *y);
     void (*to_half)(int64_t n, const float *x, uint16_t *y);
+    /* Copies whole cache lines of 64 bytes to an aligned address, past the caches where the level can; a store fence has
+     * to follow before another thread reads them. */
+    void (*stream)(size_t bytes, const void *from, void *to);
 };
 
 extern const struct cpu_ops cpu_ops_portable_f32, cpu_ops_portable_f64;
@@ -102,6 +105,10 @@ enum pd_err cpu_info(struct pk_backend *b, struct pk_backend_info *ret, struct p
 enum pd_err cpu_set_math(struct pk_backend *b, enum pk_math math, struct pd_why *why);
 /* The copy of ops for a level and an element type. */
 const struct cpu_ops *cpu_ops_of(enum cpu_level level, bool f64);
+
+/* Results as large as this do not stay in the caches: they are stored past them where that is possible, because an
+ * ordinary store reads the line first. */
+#define CPU_PAST_BYTES (8 << 20)
 
 /* ---- small helpers ---- */
 

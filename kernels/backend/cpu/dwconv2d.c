@@ -1,16 +1,16 @@
 /* DWCONV2D and its derivative by the kernel; vectors run along the channels.
  *
- * A row of the output is one task. Inside the image, four neighbours along the row share their loads of x: with
- * kernels three wide, each row of the kernel takes six vectors of x and three of the kernel for four outputs.
+ * Two rows of the output are one task. Inside the image, with kernels three wide, four neighbours of both rows share
+ * their loads: eight outputs of a 3 x 3 kernel take 24 vectors of x and nine of the kernel.
  *
  * Derivative: a task takes ROWS rows of the batch and writes its sums; those are added in order. */
 #include "kernels/backend/cpu/dense.h"
 #include "kernels/backend/cpu/ops.h"
 
 #define ROWS 16
-#define SIDE 4 /* neighbours */
-#define PAST_BYTES (8 << 20)
-#define TALL 3 /* most rows of a kernel that is read three wide at once */
+#define SIDE 4    /* neighbours */
+#define TALL 3    /* most rows of a kernel that is read three wide at once */
+#define BLOCK 128 /* channels */
 
 struct job {
     struct pk_backend *b;
@@ -41,7 +41,7 @@ static void plan(struct job *j, struct pk_backend *b, const struct pk_call *c)
                       .x = c->in[0],
                       .second = c->in[1],
                       .out = c->out[0].data};
-    j->past = pk_shape_count(&c->out[0].shape) * (int64_t)sizeof(real) >= PAST_BYTES &&
+    j->past = pk_shape_count(&c->out[0].shape) * (int64_t)sizeof(real) >= CPU_PAST_BYTES &&
               j->channels % W == 0 && (uintptr_t)c->out[0].data % VEC_BYTES == 0;
     j->tasks = cpu_div_up(j->batch * j->height, ROWS);
 }
@@ -166,99 +166,113 @@ static void four(const struct job *j, const real *x, int64_t h, int64_t v, real 
     }
 }
 
-/* Operands of a row of the output with kernels three wide: rows of x, and the taps of each from left to right. */
+/* Operands of up to two neighbouring rows of the output with kernels three wide: output row o takes tap row i - o of line i. */
 struct lines {
-    int64_t count;
-    const real *x[TALL], *tap[TALL][3];
-    ptrdiff_t
-        ahead; /* from the last row of x to the one that the next row of the output is the first to read */
+    int64_t height, rows, first, end; /* of the kernel; of the output; lines inside the image */
+    const real *x[TALL + 1];          /* one column before the line */
+    const real *tap[TALL][3];         /* from left to right */
+    ptrdiff_t line;                   /* elements of a row of the image */
 };
 
-/* The same four outputs of W channels (n of them) from one column left of x + e on. */
-INLINE void four_of_three(const struct lines *l, int64_t c, int64_t at0, int64_t e, int64_t n, real *to,
-                          bool past, const int64_t count)
-{
-    vec sum[SIDE] = {vzero(), vzero(), vzero(), vzero()};
-
-    for (int64_t i = 0; i < count; i++) {
-        const real *from = l->x[i] + at0 + e;
-        vec at[SIDE + 2], tap[3];
-
-        for (int u = 0; u < SIDE + 2; u++)
-            at[u] = part_load(from + u * c, n);
-        for (int k = 0; k < 3; k++)
-            tap[k] = part_load(l->tap[i][k] + e, n);
-        for (int u = 0; u < SIDE; u++)
-            sum[u] += at[u] * tap[0] + at[u + 1] * tap[1] + at[u + 2] * tap[2];
-    }
-    for (int u = 0; u < SIDE; u++) {
-        __builtin_prefetch(l->x[count - 1] + l->ahead + at0 + u * c + e, 0, 2);
-        if (n == W)
-            store(to + u * c + e, sum[u], past);
-        else
-            vstn(to + u * c + e, sum[u], n);
-    }
-}
-
-INLINE void side_of_three(const struct lines *l, int64_t c, int64_t at0, real *to, bool past,
-                          const int64_t count)
-{
-    int64_t e = 0;
-
-    for (; e + W <= c; e += W)
-        four_of_three(l, c, at0, e, W, to, past, count);
-    if (e < c)
-        four_of_three(l, c, at0, e, c - e, to, false, count);
-}
-
-/* False: the kernel has another size. */
-static bool lines_of(const struct job *j, const real *x, int64_t h, struct lines *l)
+static struct lines lines_of(const struct job *j, const real *x, int64_t h, int64_t rows)
 {
     const int64_t c = j->channels, line = j->width * c;
+    struct lines l = {.height = j->kh,
+                      .rows = rows,
+                      .first = cpu_max(0, j->top - h),
+                      .end = cpu_min(j->kh + rows - 1, j->height - h + j->top),
+                      .line = line};
 
-    l->count = 0;
-    if (j->kw != 3 || j->kh > TALL || j->kh % 2 == 0)
-        return false;
-    for (int64_t i = 0; i < j->kh; i++) {
-        const int64_t row = h + i - j->top;
-        const real *w = (const real *)j->second.data + (j->sign < 0 ? j->kh - 1 - i : i) * 3 * c;
-
-        if (row < 0 || row >= j->height)
-            continue;
-        l->x[l->count] = x + row * line - c;
+    for (int64_t i = l.first; i < l.end; i++)
+        l.x[i] = x + (h + i - j->top) * line - c;
+    for (int64_t i = 0; i < j->kh; i++)
         for (int k = 0; k < 3; k++)
-            l->tap[l->count][k] = w + (j->sign < 0 ? 2 - k : k) * c;
-        l->count++;
+            l.tap[i][k] = (const real *)j->second.data +
+                          ((j->sign < 0 ? j->kh - 1 - i : i) * 3 + (j->sign < 0 ? 2 - k : k)) * c;
+    return l;
+}
+
+/* Four outputs of W channels (n of them) from e on, of each row; `at`: where the first lies in its row. */
+INLINE void tile_of_three(const struct lines *l, int64_t c, int64_t at, int64_t e, int64_t n, real *to,
+                          bool past, const int64_t height, const int64_t rows, const int64_t first,
+                          const int64_t end)
+{
+    vec sum[2][SIDE];
+
+    for (int o = 0; o < 2; o++)
+        for (int u = 0; u < SIDE; u++)
+            sum[o][u] = vzero();
+#pragma GCC unroll 4
+    for (int64_t i = first; i < end; i++) {
+        const real *from = l->x[i] + at + e;
+        vec x[SIDE + 2];
+
+        for (int u = 0; u < SIDE + 2; u++)
+            x[u] = part_load(from + u * c, n);
+        for (int o = 0; o < 2; o++) {
+            vec tap[3];
+
+            if (o >= rows || i < o || i - o >= height)
+                continue;
+            for (int k = 0; k < 3; k++)
+                tap[k] = part_load(l->tap[i - o][k] + e, n);
+            for (int u = 0; u < SIDE; u++)
+                sum[o][u] += x[u] * tap[0] + x[u + 1] * tap[1] + x[u + 2] * tap[2];
+        }
     }
-    l->ahead = line;
-    return l->count > 0;
+    for (int64_t o = 0; o < rows; o++)
+        for (int u = 0; u < SIDE; u++) {
+            __builtin_prefetch(l->x[end - 1] + (o + 1) * l->line + at + u * c + e, 0, 2); /* the next rows */
+            if (n == W)
+                store(to + o * l->line + at + u * c + e, sum[o][u], past);
+            else
+                vstn(to + o * l->line + at + u * c + e, sum[o][u], n);
+        }
+}
+
+/* Columns `left` to `end` (by SIDE) of the rows, a block of channels after the other: its taps and six columns of it fit
+ * the first-level cache. */
+static void rows_of_three(const struct lines *l, int64_t c, int64_t left, int64_t end, real *to, bool past)
+{
+    const bool inside = l->height == 3 && l->rows == 2 && l->first == 0 && l->end == 4;
+
+    for (int64_t block = 0; block < c; block += BLOCK)
+        for (int64_t v = left; v + SIDE <= end; v += SIDE)
+            for (int64_t e = block; e < cpu_min(c, block + BLOCK); e += W) {
+                if (c - e < W)
+                    tile_of_three(l, c, v * c, e, c - e, to, false, l->height, l->rows, l->first, l->end);
+                else if (inside)
+                    tile_of_three(l, c, v * c, e, W, to, past, 3, 2, 0, 4);
+                else
+                    tile_of_three(l, c, v * c, e, W, to, past, l->height, l->rows, l->first, l->end);
+            }
 }
 
 static void row_task(void *arg, int64_t task, int thread)
 {
     const struct job *j = arg;
-    const int64_t h = task % j->height, c = j->channels;
-    const real *x = (const real *)j->x.data + task / j->height * j->height * j->width * c;
-    real *to = j->out + task * j->width * c;
-    struct lines l;
-    const bool three = lines_of(j, x, h, &l);
-    int64_t v = 0;
+    const int64_t pairs = cpu_div_up(j->height, 2), c = j->channels, line = j->width * c;
+    const int64_t h0 = task % pairs * 2, rows = cpu_min(2, j->height - h0), image = task / pairs * j->height;
+    const int64_t left = cpu_min(j->left, j->width),
+                  inner = cpu_max(0, j->width - 2 * j->left) / SIDE * SIDE; /* columns in fours */
+    const real *x = (const real *)j->x.data + image * line;
+    real *to = j->out + (image + h0) * line;
+    const bool three = j->kw == 3 && j->kh <= TALL;
 
     (void)thread;
-    for (; v < cpu_min(j->left, j->width); v++)
-        one(j, x, h, v, to + v * c);
-    for (; v + SIDE + j->left <= j->width; v += SIDE) {
-        if (!three)
-            four(j, x, h, v, to + v * c);
-        else if (l.count == 3)
-            side_of_three(&l, c, v * c, to + v * c, j->past, 3);
-        else if (l.count == 2)
-            side_of_three(&l, c, v * c, to + v * c, j->past, 2);
-        else
-            side_of_three(&l, c, v * c, to + v * c, j->past, 1);
+    if (three) {
+        const struct lines l = lines_of(j, x, h0, rows);
+
+        rows_of_three(&l, c, left, left + inner, to, j->past);
     }
-    for (; v < j->width; v++)
-        one(j, x, h, v, to + v * c);
+    for (int64_t h = h0; h < h0 + rows; h++, to += line) {
+        for (int64_t v = 0; v < left; v++)
+            one(j, x, h, v, to + v * c);
+        for (int64_t v = left; v < left + inner && !three; v += SIDE)
+            four(j, x, h, v, to + v * c);
+        for (int64_t v = left + inner; v < j->width; v++)
+            one(j, x, h, v, to + v * c);
+    }
     stored(j->past);
 }
 
@@ -269,79 +283,70 @@ enum pd_err PK_FN(dwconv2d)(struct pk_backend *b, const struct pk_call *c, struc
     (void)why;
     begin(&j, b, c);
     if (pk_shape_count(&c->out[0].shape) > 0)
-        cpu_pool_run(b->pool, j.batch * j.height, row_task, &j);
+        cpu_pool_run(b->pool, j.batch * cpu_div_up(j.height, 2), row_task, &j);
     return PD_OK;
 }
 
 /* ---- the derivative by the kernel ---- */
 
-/* The sums of all taps of a kernel three wide over one row of dy: of W channels (n of them), by `count` rows of x, each
- * of which has its taps in `to`. A window of three columns moves along the rows. */
-INLINE void sums_of_three(const real *const *x, const real *dy, real *const *to, int64_t c, int64_t e,
-                          int64_t width, ptrdiff_t line, int64_t n, const int64_t count)
+/* Adds, for W channels (n of them) from e on, to the sums of all taps of a kernel three wide what `rows` rows of dy
+ * bring: dy row o meets line i in tap row i - o. A window of three columns moves along the lines. */
+INLINE void sums_of_three(const struct lines *l, const real *dy, int64_t c, int64_t e, int64_t width,
+                          int64_t n, real *to, const int64_t height, const int64_t rows, const int64_t first,
+                          const int64_t end)
 {
-    vec sum[TALL][3], left[TALL], here[TALL];
+    vec sum[TALL][3], left[TALL + 1], here[TALL + 1];
 
-    for (int64_t i = 0; i < count; i++) {
-        for (int k = 0; k < 3; k++)
-            sum[i][k] = part_load(to[i] + k * c + e, n);
+    for (int64_t k = 0; k < height; k++)
+        for (int m = 0; m < 3; m++)
+            sum[k][m] = part_load(to + (k * 3 + m) * c + e, n);
+    for (int64_t i = first; i < end; i++) {
         left[i] = vzero();
-        here[i] = part_load(x[i] + e, n);
+        here[i] = part_load(l->x[i] + c + e, n);
     }
     for (int64_t v = 0; v < width; v++) {
-        const vec d = part_load(dy + v * c + e, n);
+        vec d[2];
 
-        __builtin_prefetch(dy + line + v * c + e, 0, 2);
-        __builtin_prefetch(x[count - 1] + line + v * c + e, 0, 2);
-        for (int64_t i = 0; i < count; i++) {
-            const vec right = v + 1 < width ? part_load(x[i] + (v + 1) * c + e, n) : vzero();
+        for (int64_t o = 0; o < rows; o++) {
+            d[o] = part_load(dy + o * l->line + v * c + e, n);
+            __builtin_prefetch(dy + (rows + o) * l->line + v * c + e, 0, 2);
+            __builtin_prefetch(l->x[end - 1] + (o + 1) * l->line + v * c + e, 0, 2);
+        }
+        for (int64_t i = first; i < end; i++) {
+            const vec right = v + 1 < width ? part_load(l->x[i] + (v + 2) * c + e, n) : vzero();
 
-            sum[i][0] += left[i] * d;
-            sum[i][1] += here[i] * d;
-            sum[i][2] += right * d;
+            for (int64_t o = 0; o < rows; o++) {
+                const int64_t k = i - o;
+
+                if (k < 0 || k >= height)
+                    continue;
+                sum[k][0] += left[i] * d[o];
+                sum[k][1] += here[i] * d[o];
+                sum[k][2] += right * d[o];
+            }
             left[i] = here[i];
             here[i] = right;
         }
     }
-    for (int64_t i = 0; i < count; i++)
-        for (int k = 0; k < 3; k++)
-            vstn(to[i] + k * c + e, sum[i][k], n);
+    for (int64_t k = 0; k < height; k++)
+        for (int m = 0; m < 3; m++)
+            vstn(to + (k * 3 + m) * c + e, sum[k][m], n);
 }
 
-INLINE void row_of_three(const struct job *j, const real *const *x, const real *dy, real *const *to,
-                         const int64_t count)
+/* Rows r to r + rows - 1 of the batch, which lie in one image, of a kernel three wide and at most three tall. */
+static void three_task(const struct job *j, int64_t r, int64_t rows, real *to)
 {
-    const int64_t c = j->channels, line = j->width * c;
-    int64_t e = 0;
+    const int64_t c = j->channels, line = j->width * c, h = r % j->height;
+    const struct lines l = lines_of(j, (const real *)j->x.data + (r - h) * line, h, rows);
+    const real *dy = (const real *)j->second.data + r * line;
+    const bool inside = l.height == 3 && rows == 2 && l.first == 0 && l.end == 4;
 
-    for (; e + W <= c; e += W)
-        sums_of_three(x, dy, to, c, e, j->width, line, W, count);
-    if (e < c)
-        sums_of_three(x, dy, to, c, e, j->width, line, c - e, count);
-}
-
-/* Row r of the batch, of a kernel three wide and at most three tall. */
-static void three_task(const struct job *j, int64_t r, real *to)
-{
-    const int64_t c = j->channels, line = j->width * c;
-    const real *rows[TALL];
-    real *taps[TALL];
-    int64_t count = 0;
-
-    for (int64_t i = 0; i < j->kh; i++) {
-        const int64_t h = r % j->height + i - j->top;
-
-        if (h < 0 || h >= j->height)
-            continue;
-        rows[count] = (const real *)j->x.data + (r + i - j->top) * line;
-        taps[count++] = to + i * 3 * c;
+    for (int64_t e = 0; e < c; e += W) {
+        if (inside && c - e >= W)
+            sums_of_three(&l, dy, c, e, j->width, W, to, 3, 2, 0, 4);
+        else
+            sums_of_three(&l, dy, c, e, j->width, cpu_min(W, c - e), to, l.height, rows, l.first, l.end);
     }
-    if (count == 3)
-        row_of_three(j, rows, (const real *)j->second.data + r * line, taps, 3);
-    else if (count == 2)
-        row_of_three(j, rows, (const real *)j->second.data + r * line, taps, 2);
-    else if (count == 1)
-        row_of_three(j, rows, (const real *)j->second.data + r * line, taps, 1);
 }
 
 /* The sums of three taps of a row of the kernel over one row of dy, three of x side by side. */
@@ -374,14 +379,18 @@ static void sums_task(void *arg, int64_t task, int thread)
 {
     const struct job *j = arg;
     const int64_t c = j->channels, line = j->width * c, all = j->kh * j->kw * c;
+    const int64_t end = cpu_min(j->batch * j->height, (task + 1) * ROWS);
     const real *x = j->x.data, *dy = j->second.data;
     real *to = j->partial + task * all;
 
     (void)thread;
     memset(to, 0, (size_t)all * sizeof(real));
-    for (int64_t r = task * ROWS; r < cpu_min(j->batch * j->height, (task + 1) * ROWS); r++) {
-        if (j->kw == 3 && j->kh <= TALL) {
-            three_task(j, r, to);
+    for (int64_t r = task * ROWS, rows; r < end; r += rows) {
+        const bool three = j->kw == 3 && j->kh <= TALL;
+
+        rows = three && r + 1 < end && (r + 1) % j->height != 0 ? 2 : 1;
+        if (three) {
+            three_task(j, r, rows, to);
             continue;
         }
         for (int64_t i = 0; i < j->kh; i++) {

@@ -4,6 +4,10 @@
 #include "kernels/backend/cpu/cpu.h"
 #include "kernels/backend/cpu/move.h"
 
+#if defined __SSE2__
+#include <xmmintrin.h>
+#endif
+
 #define TASK 65536 /* elements of one task */
 #define PATCH 16   /* side of a square that is transposed in the first-level cache */
 
@@ -24,7 +28,12 @@ struct move {
     const char *from;
     char *to;
     int64_t outer, patch_axis; /* patch_axis >= 0: the source is dense along that axis */
+    const struct cpu_ops *ops;
+    bool past; /* lines are stored past the caches */
 };
+
+#define CACHE_LINE 64
+#define LONG_RUN 16384 /* bytes */
 
 static void move_line(char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t n,
                       size_t size)
@@ -52,17 +61,56 @@ static void move_line(char *to, int64_t to_stride, const char *from, int64_t fro
 #undef LINE
 }
 
+/* Lines one after the other: their offsets are carried along like the digits of a counter, because divisions for each
+ * line would take as long as copying it. */
 static void move_task(void *arg, int64_t task, int thread)
 {
     const struct move *m = arg;
-    int last = m->rank - 1;
-    int64_t lines = cpu_max(1, TASK / cpu_max(1, m->dim[last])), end = cpu_min(m->outer, (task + 1) * lines);
+    const int last = m->rank - 1;
+    const int64_t lines = cpu_max(1, TASK / cpu_max(1, m->dim[last])), first = task * lines,
+                  end = cpu_min(m->outer, first + lines);
+    int64_t digit[PK_MAX_RANK] = {0}, rest = first;
+    int64_t to = cpu_offset(m->dim, m->to_stride, last, first),
+            from = cpu_offset(m->dim, m->from_stride, last, first);
 
     (void)thread;
-    for (int64_t o = task * lines; o < end; o++)
-        move_line(m->to + (size_t)cpu_offset(m->dim, m->to_stride, last, o) * m->size, m->to_stride[last],
-                  m->from + (size_t)cpu_offset(m->dim, m->from_stride, last, o) * m->size,
-                  m->from_stride[last], m->dim[last], m->size);
+    for (int i = last - 1; i >= 0; rest /= m->dim[i--])
+        digit[i] = rest % m->dim[i];
+    for (int64_t o = first; o < end; o++) {
+        if (m->past)
+            m->ops->stream((size_t)m->dim[last] * m->size, m->from + (size_t)from * m->size,
+                           m->to + (size_t)to * m->size);
+        else
+            move_line(m->to + (size_t)to * m->size, m->to_stride[last], m->from + (size_t)from * m->size,
+                      m->from_stride[last], m->dim[last], m->size);
+        for (int i = last - 1; i >= 0; i--) {
+            to += m->to_stride[i];
+            from += m->from_stride[i];
+            if (++digit[i] < m->dim[i])
+                break;
+            to -= digit[i] * m->to_stride[i];
+            from -= digit[i] * m->from_stride[i];
+            digit[i] = 0;
+        }
+    }
+#if defined __SSE2__
+    if (m->past)
+        _mm_sfence();
+#endif
+}
+
+/* Whether each line is a run of whole, aligned cache lines, and all of them are more than the caches hold. The C library
+ * does the same with long runs by itself, in the processor's own way. */
+static bool goes_past(const struct move *m)
+{
+    const int last = m->rank - 1;
+    bool whole = m->from_stride[last] == 1 && m->to_stride[last] == 1 && (uintptr_t)m->to % CACHE_LINE == 0 &&
+                 (size_t)m->dim[last] * m->size % CACHE_LINE == 0 &&
+                 (size_t)m->dim[last] * m->size <= LONG_RUN;
+
+    for (int i = 0; i < last; i++)
+        whole = whole && (size_t)m->to_stride[i] * m->size % CACHE_LINE == 0;
+    return whole && (size_t)(m->outer * m->dim[last]) * m->size >= CPU_PAST_BYTES;
 }
 
 /* Tasks are rows of patches: positions of the axes other than the patch axis and the last. */
@@ -96,7 +144,12 @@ static void patch_task(void *arg, int64_t task, int thread)
 static void move_strided(struct pk_backend *b, size_t size, const struct pk_shape *shape, const void *from,
                          const int64_t *from_stride, void *to, const int64_t *to_stride)
 {
-    struct move m = {.size = size, .from = from, .to = to, .outer = 1, .patch_axis = -1};
+    struct move m = {.ops = cpu_ops_of(b->level, false),
+                     .size = size,
+                     .from = from,
+                     .to = to,
+                     .outer = 1,
+                     .patch_axis = -1};
     int64_t others;
 
     if (count_of(shape) == 0)
@@ -143,6 +196,7 @@ static void move_strided(struct pk_backend *b, size_t size, const struct pk_shap
         cpu_pool_run(b->pool, others * cpu_div_up(m.dim[m.patch_axis], PATCH), patch_task, &m);
         return;
     }
+    m.past = goes_past(&m);
     cpu_pool_run(b->pool, cpu_div_up(m.outer, cpu_max(1, TASK / cpu_max(1, m.dim[m.rank - 1]))), move_task,
                  &m);
 }

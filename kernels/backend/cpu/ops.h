@@ -17,3 +17,4 @@ cpu_workspace_fn PK_FN(matmul_workspace), PK_FN(reduce_workspace), PK_FN(sumsq_w
     PK_FN(optim_workspace), PK_FN(conv2d_workspace), PK_FN(dwconv2d_workspace), PK_FN(formula_workspace),
     PK_FN(formula_bwd_workspace), PK_FN(formula_stats_workspace);
 void PK_FN(unary)(enum pk_ex op, int arg, int64_t n, const void *x, void *y);
+void PK_FN(stream)(size_t bytes, const void *from, void *to);

@@ -93,6 +93,7 @@ const struct cpu_ops
             .half_matmul = PK_FN(matmul_half),
             .half_workspace = PK_FN(matmul_half_workspace),
             .from_half = PK_FN(from_half),
+            .stream = PK_FN(stream),
             .to_half = PK_FN(to_half),
 #endif
 };

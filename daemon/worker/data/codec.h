@@ -1,5 +1,5 @@
-/* daemon/worker/data/codec.h: private to this module: one function a format, called with bytes that bear its
- * mark. Contracts as in image.h. */
+/* daemon/worker/data/codec.h: private to this module: decoders of single formats. The caller has recognised the format
+ * by its first bytes. Arguments and errors are those of image.h. */
 #pragma once
 
 #include "daemon/worker/data/image.h"
@@ -13,14 +13,14 @@ PD_NODISCARD enum pd_err data_png_size(const void *bytes, size_t len, int32_t *r
 PD_NODISCARD enum pd_err data_png_decode(const void *bytes, size_t len, int32_t channels,
                                          struct data_image *ret, struct pd_why *why);
 
-/* PD_ERR_LIMIT or PD_ERR_CORRUPT unless these are sizes that we decode. */
+/* Checks extents read from a header. PD_ERR_LIMIT: larger than image.h allows; PD_ERR_CORRUPT: not positive. */
 PD_NODISCARD enum pd_err data_image_check(int64_t height, int64_t width, struct pd_why *why);
-/* Grey of a colour: ITU-R 601 in 16-bit fixed point, Pillow's rule. */
+/* Luma of a colour: ITU-R 601 weights in 16-bit fixed point, as in Pillow. */
 static inline uint8_t data_grey(const uint8_t rgb[3])
 {
     return (uint8_t)((19595u * rgb[0] + 38470u * rgb[1] + 7471u * rgb[2] + 32768u) >> 16);
 }
 
-/* data_image_fit_eval in the order of a picture, (height, width, channels). */
+/* data_image_fit_eval with the result in the order of a picture, (height, width, channels). */
 PD_NODISCARD enum pd_err data_image_fit_pixels(const struct data_image *from, const struct data_eval_fit *fit,
                                                uint8_t *to, struct pd_why *why);

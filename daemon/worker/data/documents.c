@@ -151,7 +151,7 @@ static enum pd_err read_document(struct data_set *set, int dir, const char *path
 
     if (err == PD_OK && set->options.tokenizer != DATA_TOKENIZER_GPT2_BPE) {
         if (!size_only)
-            err = data_text_room(set, (size_t)*at + 1, path, why);
+            err = data_text_reserve(set, (size_t)*at + 1, path, why);
         if (err == PD_OK && !size_only)
             set->text[*at] = '\n';
         ++*at;

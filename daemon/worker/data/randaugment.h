@@ -1,7 +1,7 @@
 /* daemon/worker/data/randaugment.h: private to this folder: RandAugment (arXiv:1909.13719) with the fifteen
- * operations and levels of timm's rand-m9-mstd0.5-inc1, in the integer arithmetic of Pillow, to the byte.
+ * operations and levels of timm's rand-m9-mstd0.5-inc1. Results equal Pillow's byte by byte (integer arithmetic).
  *
- * Pictures are (height, width, channels) of one or three channels. Pure functions. */
+ * Pictures are U8 (height, width, channels) with one or three channels. All functions are pure. */
 #pragma once
 
 #include "daemon/worker/data/augment.h"
@@ -27,20 +27,19 @@ enum data_ra_op {
 
 struct data_randaugment {
     int32_t n;               /* operations for each picture; 0: none */
-    double m, std;           /* level: normal around m, cut to 0..10 */
-    bool increasing;         /* all operations grow with the level */
-    uint8_t fill[3];         /* of places that come from outside the picture */
-    enum data_filter filter; /* of rotation, shear and translation */
+    double m, std;           /* the level is drawn from N(m, std^2) and clamped to 0..10 */
+    bool increasing;         /* the strength of every operation grows with the level */
+    uint8_t fill[3];         /* colour of pixels that come from outside the picture */
+    enum data_filter filter; /* interpolation of rotation, shear and translation */
 };
 
-/* What an operation is called with at a level: degrees, a share of the side, a factor, bits that are kept, a
- * threshold, a number to add. sign: +1 or -1, of operations that have a direction. */
+/* The argument of an operation at a level: degrees, a share of the side, a factor, a number of bits, a threshold or a
+ * number to add. sign: +1 or -1, for operations with a direction. */
 double data_ra_arg(enum data_ra_op op, double level, int sign, bool increasing);
-/* `from` changed by one operation into `to`, which is another buffer. */
+/* Applies one operation to `from` and writes the result to `to`; the buffers do not overlap. */
 void data_ra_apply(enum data_ra_op op, double arg, const struct data_randaugment *o, const uint8_t *from,
                    int32_t height, int32_t width, int32_t channels, uint8_t *to);
-/* n operations drawn with replacement, each applied with probability one half. Of each are drawn: operation,
- * whether it is applied, a normal number for the level, sign. Returns `pixels` or `other`, where the result is.
- */
+/* Draws o->n operations with replacement and applies each with probability 1/2. Order of the draws for each: operation,
+ * whether to apply it, a normal number for the level, sign. Returns the buffer with the result: `pixels` or `other`. */
 uint8_t *data_ra_change(struct data_draw *d, const struct data_randaugment *o, uint8_t *pixels,
                         uint8_t *other, int32_t height, int32_t width, int32_t channels);

@@ -1,8 +1,9 @@
-/* daemon/worker/data/safetensors.h: the safetensors file format, read strictly and written canonically.
+/* daemon/worker/data/safetensors.h: reads and writes safetensors files.
  *
- * 8 bytes little-endian header length, a JSON header, raw little-endian row-major data. The reader refuses a
- * header beyond its limit, duplicate names, unknown element types, sizes that do not match shape and type,
- * ranges that overlap, leave holes or run past the end, and arithmetic that would overflow. */
+ * A file is an 8-byte little-endian header length, a JSON header, and little-endian row-major data. The reader rejects
+ * duplicate names, sizes that do not match shape and type, ranges that overlap, leave gaps or exceed the file, and
+ * shapes whose product overflows (PD_ERR_CORRUPT), unknown element types (PD_ERR_UNSUPPORTED) and files beyond the limits
+ * below (PD_ERR_LIMIT). */
 #pragma once
 
 #include <stdint.h>
@@ -35,17 +36,17 @@ struct data_st_tensor {
     int64_t dim[DATA_ST_RANK_LIMIT];
     uint64_t count; /* elements */
     uint64_t bytes;
-    const void *data; /* not aligned; NULL if the file was opened for its header alone */
+    const void *data; /* not aligned; NULL if only the header was read */
 };
 
 struct data_st;
 
-/* Reads from memory, which must outlive the reader. */
+/* Parses a file in memory, which must outlive *ret. The caller owns *ret. */
 PD_NODISCARD enum pd_err data_st_parse(const void *bytes, size_t len, struct data_st **ret,
                                        struct pd_why *why);
-/* Maps the file read-only. */
+/* Maps the file read-only and parses it. */
 PD_NODISCARD enum pd_err data_st_open(const char *path, struct data_st **ret, struct pd_why *why);
-/* The same of an open file; `fd` stays the caller's. `name` is for messages. */
+/* The same for an open file; the caller keeps `fd`. `name` is for messages. */
 PD_NODISCARD enum pd_err data_st_open_fd(int fd, const char *name, struct data_st **ret, struct pd_why *why);
 struct data_st *data_st_free(struct data_st *st);
 
@@ -58,8 +59,8 @@ size_t data_st_meta_count(const struct data_st *st);
 const char *data_st_meta_at(const struct data_st *st, size_t i, const char **ret_value);
 const void *data_st_bytes(const struct data_st *st, size_t *ret_len); /* the whole file */
 
-/* Copies a tensor as f32 or f64, from F64, F32, F16, BF16, or from I64 and I32 (counts of steps). `count` must match.
- */
+/* Converts a tensor of F64, F32, F16, BF16, I64 or I32 to f32 or f64. PD_ERR_INVALID: it has not `count` elements;
+ * PD_ERR_UNSUPPORTED: another element type. */
 PD_NODISCARD enum pd_err data_st_read_f32(const struct data_st_tensor *t, float *to, uint64_t count,
                                           struct pd_why *why);
 PD_NODISCARD enum pd_err data_st_read_f64(const struct data_st_tensor *t, double *to, uint64_t count,
@@ -72,8 +73,8 @@ struct data_st_meta_item {
     const char *key, *value;
 };
 
-/* Builds the header (with the length word, padded to a multiple of 8) for these tensors, whose data follow in
- * this order without gaps. Names must be distinct; `data` is not looked at. */
+/* Builds the header (length field included, padded to a multiple of 8 bytes) of a file with these tensors, whose data
+ * follow in this order without gaps. Names must be distinct; `data` is not read. */
 PD_NODISCARD enum pd_err data_st_header(const struct data_st_tensor *tensors, size_t count,
                                         const struct data_st_meta_item *meta, size_t meta_count,
                                         struct pd_buf *ret_header, struct pd_why *why);

@@ -20,7 +20,7 @@ struct data_choice {
 /* The choices of a state, in the order in which they share 0 .. 255. Static. */
 const struct data_choice *data_sentence_choices(int state, int *ret_count);
 
-/* Writes sentence number `first` and those after it, `len` bytes in all: words apart by blanks, a line end behind
- * each sentence. The first word that does not fit and all after it give way to line ends. A pure function of its
- * arguments. */
+/* Writes `len` bytes to `to`: sentence number `first` and the following ones, with blanks between words and a newline
+ * after each sentence. The space left by the first word that does not fit is filled with newlines. A pure function of
+ * its arguments. */
 void data_sentences_write(uint64_t seed, uint64_t first, uint8_t *to, size_t len);

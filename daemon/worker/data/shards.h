@@ -1,5 +1,5 @@
-/* daemon/worker/data/shards.h: the tensors of one safetensors file or of several that an index names, as Hugging Face
- * writes large models: model.safetensors, or model.safetensors.index.json with its files. */
+/* daemon/worker/data/shards.h: the tensors of a model in one safetensors file, or in several with an index, as Hugging
+ * Face stores large models: model.safetensors, or model.safetensors.index.json with its files. */
 #pragma once
 
 #include "daemon/worker/data/safetensors.h"
@@ -10,14 +10,14 @@
 
 struct data_shards;
 
-/* Maps one file. */
+/* Maps one file. The caller owns *ret. */
 PD_NODISCARD enum pd_err data_shards_open(const char *path, struct data_shards **ret, struct pd_why *why);
-/* The same of an open file; `fd` stays the caller's. `name` is for messages. */
+/* The same for an open file; the caller keeps `fd`. `name` is for messages. */
 PD_NODISCARD enum pd_err data_shards_open_fd(int fd, const char *name, struct data_shards **ret,
                                              struct pd_why *why);
-/* Of the folder `dir` (stays the caller's): the files of its index, or model.safetensors where it has no index. Files
- * lie in the folder itself. Refused: a file that the index names and that is not there, a tensor that is not in the
- * file that the index says, one that no entry names, and one name in two files. */
+/* Maps the files of the folder `dir`, a descriptor that the caller keeps: those of its index, or model.safetensors if
+ * there is no index. Files of the index lie in the folder itself. Errors: a file of the index is missing, a tensor is
+ * not in the file that the index gives, a tensor is not in the index, or two files have a tensor of one name. */
 PD_NODISCARD enum pd_err data_shards_open_dir(int dir, struct data_shards **ret, struct pd_why *why);
 struct data_shards *data_shards_free(struct data_shards *s);
 
@@ -28,11 +28,11 @@ const struct data_st_tensor *data_shards_find(const struct data_shards *s, const
 /* The first file, for its metadata. */
 const struct data_st *data_shards_first(const struct data_shards *s);
 
-/* What an index says: tensors and the file of each, in the order of the index. */
+/* A parsed index: tensor names with the file of each, in the order of the index. */
 struct data_shards_index;
 PD_NODISCARD enum pd_err data_shards_index_parse(const void *json, size_t len, struct data_shards_index **ret,
                                                  struct pd_why *why);
 struct data_shards_index *data_shards_index_free(struct data_shards_index *x);
 size_t data_shards_index_count(const struct data_shards_index *x);
-/* Name of tensor i; *ret_file: its file, a name without a folder. */
+/* Name of tensor i; *ret_file: its file, a name without a folder. Both are borrowed until data_shards_index_free. */
 const char *data_shards_index_at(const struct data_shards_index *x, size_t i, const char **ret_file);

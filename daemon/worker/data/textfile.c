@@ -47,28 +47,28 @@ static size_t limit_of(const struct data_set *set)
     return set->options.dataset == DATA_SET_DOCUMENTS ? DATA_FOLDER_LIMIT : DATA_FILE_LIMIT;
 }
 
-enum pd_err data_text_room(struct data_set *set, size_t len, const char *name, struct pd_why *why)
+enum pd_err data_text_reserve(struct data_set *set, size_t len, const char *name, struct pd_why *why)
 {
     size_t room = len + 1;
     uint8_t *more;
 
-    if (set->text && room <= set->text_room)
+    if (set->text && room <= set->text_size)
         return PD_OK;
     /* One file wants what it holds; of a folder's files many follow. */
-    if (set->options.dataset == DATA_SET_DOCUMENTS && room < set->text_room + set->text_room / 2)
-        room = set->text_room + set->text_room / 2;
+    if (set->options.dataset == DATA_SET_DOCUMENTS && room < set->text_size + set->text_size / 2)
+        room = set->text_size + set->text_size / 2;
     more = realloc(set->text, room);
     if (!more)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for '%s'", name);
     set->text = more;
-    set->text_room = room;
+    set->text_size = room;
     return PD_OK;
 }
 
 static enum pd_err read_plain(struct data_set *set, int fd, const char *name, int64_t size, int64_t at,
                               struct pd_why *why)
 {
-    enum pd_err err = data_text_room(set, (size_t)(at + size), name, why);
+    enum pd_err err = data_text_reserve(set, (size_t)(at + size), name, why);
 
     for (int64_t got = 0; err == PD_OK && got < size;) {
         ssize_t n = read(fd, set->text + at + got, (size_t)(size - got));
@@ -105,7 +105,7 @@ static enum pd_err read_gzip(struct data_set *set, int fd, const char *name, boo
     while (err == PD_OK) {
         if (!size_only && !room) {
             room = (size_t)whole / 2 + PIECE;
-            err = data_text_room(set, (size_t)whole + room, name, why);
+            err = data_text_reserve(set, (size_t)whole + room, name, why);
             if (err != PD_OK)
                 break;
         }

@@ -1,4 +1,4 @@
-/* daemon/worker/data/tokens.h: private to this module: inside a tokenizer. */
+/* daemon/worker/data/tokens.h: private to this module: the representation of a tokenizer. */
 #pragma once
 
 #include "daemon/worker/data/tokenizer.h"
@@ -7,33 +7,34 @@ struct data_merge {
     int32_t left, right, out;
 };
 
-struct data_bpe; /* what only byte-pair encoding needs; bpe.c */
+struct data_bpe; /* tables of byte-pair encoding; bpe.c */
 
 struct data_tokenizer {
     enum data_tokenizer_kind kind;
     int32_t count;
-    char *bytes;     /* of all tokens, one after the other */
-    uint32_t *start; /* count + 1 offsets into them */
+    char *bytes;     /* all tokens, concatenated */
+    uint32_t *start; /* count + 1 offsets into `bytes` */
     int32_t end, unknown;
     size_t longest;
-    int32_t *slot; /* hash of a token's bytes (words: without the blank) to its id; -1 = free */
+    int32_t *slot; /* hash table from a token's bytes (words: without the blank) to its id; -1: free */
     size_t mask;
     struct data_merge *merges; /* in rank order */
     size_t merge_count;
     struct data_bpe *bpe;
 };
 
-/* Makes `start`, `slot`, `end`, `unknown` and `longest` from kind, count, bytes and the lengths. */
+/* Computes `slot`, `end`, `unknown` and `longest` from kind, count, bytes and start. */
 PD_NODISCARD enum pd_err data_tokens_index(struct data_tokenizer *t, struct pd_why *why);
 /* The id of a token's bytes (words: the word alone), or -1. */
 int32_t data_tokens_find(const struct data_tokenizer *t, const void *bytes, size_t len);
-/* Bytes of the whole UTF-8 sequence at `p`, 1..4; 0 if there is none. */
+/* Length (1..4) of the complete UTF-8 sequence at `p`; 0: there is none. */
 size_t data_utf8_sequence(const uint8_t *p, size_t left);
 
+/* Appends one id. PD_ERR_NOMEM. */
 PD_NODISCARD enum pd_err data_ids_add(struct data_ids *out, int32_t id);
 
-/* From tokens and merges: checks that each merge joins two tokens that bytes or earlier merges make, and that
- * its product is made once. */
+/* Builds t->bpe from tokens and merges. PD_ERR_CORRUPT: a merge joins tokens that neither bytes nor earlier merges
+ * produce, or two merges have one product. */
 PD_NODISCARD enum pd_err data_bpe_init(struct data_tokenizer *t, struct pd_why *why);
 void data_bpe_done(struct data_tokenizer *t);
 PD_NODISCARD enum pd_err data_bpe_encode(const struct data_tokenizer *t, const uint8_t *text, size_t len,

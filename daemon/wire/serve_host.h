@@ -7,7 +7,7 @@
 
 #include "daemon/wire/wire.h"
 
-struct model_tuned_keeper;
+struct model_tuned_store;
 
 struct serve_request {
     uint64_t id;
@@ -42,7 +42,7 @@ struct serve_host {
     bool bf16_weights;      /* store a language model's matrices in bf16 */
     bool cuda;              /* on the GPU that the process sees */
     /* Stores measured choices (daemon/worker/model/tuned.h), or NULL. */
-    const struct model_tuned_keeper *tuned;
+    const struct model_tuned_store *tuned;
     int memory_kind; /* stored context of a completion: 0 = by size, 1 = a cache, 2 = a constant-size state */
     int64_t delay_us;      /* how long a request may wait to form a batch; 0 = not at all */
     uint64_t memory_bytes; /* memory limit of the model; 0 = no limit */

@@ -106,7 +106,7 @@ static void test_tuned_without_a_folder_nothing_is_measured(void **state)
     assert_null(model_tuned_free(NULL));
 }
 
-/* A keeper that remembers two records and what it was told. */
+/* A store with some records, which notes requests and reports. */
 static char asked[256], told[256];
 
 static void recall(void *ctx, const struct pk_backend_info *device,
@@ -131,9 +131,9 @@ static void report(void *ctx, const struct pk_backend_info *device, const char *
     snprintf(told + len, sizeof told - len, "%s %s=%.*s;", device->name, key, (int)size, (const char *)value);
 }
 
-static void test_tuned_a_keeper_is_asked_for_the_device_and_told_what_is_new(void **state)
+static void test_tuned_store_gives_records_of_the_device_and_receives_new_ones(void **state)
 {
-    const struct model_tuned_keeper keeper = {.recall = recall, .report = report};
+    const struct model_tuned_store store = {.recall = recall, .report = report};
     struct pk_backend_info device = {.name = "NVIDIA H200", .driver = "13.0", .library = "lt 1"};
     struct pk_host host = {0};
     struct model_tuned *t = NULL;
@@ -143,19 +143,19 @@ static void test_tuned_a_keeper_is_asked_for_the_device_and_told_what_is_new(voi
 
     (void)state;
     asked[0] = told[0] = '\0';
-    assert_int_equal(model_tuned_new(folder, &keeper, NULL, NULL, &t, &why), PD_OK);
+    assert_int_equal(model_tuned_new(folder, &store, NULL, NULL, &t, &why), PD_OK);
     model_tuned_lend(t, &host);
     assert_non_null(host.tuned_get);
-    model_tuned_meet(t, &device); /* no GPU */
+    model_tuned_recall(t, &device); /* no GPU */
     assert_string_equal(asked, "");
     host.tuned_put(host.user, "early", "1", 1);
     assert_int_equal(host.tuned_get(host.user, "early", got, sizeof got), 0);
     device.sm = 90;
-    model_tuned_meet(t, &device);
+    model_tuned_recall(t, &device);
     assert_string_equal(asked, "NVIDIA H200|13.0|lt 1");
     assert_int_equal(host.tuned_get(host.user, "known", got, sizeof got), 2);
     assert_int_equal(host.tuned_get(host.user, "large", got, sizeof got), 0);
-    host.tuned_put(host.user, "known", "34", 2); /* it is: nobody need hear of it */
+    host.tuned_put(host.user, "known", "34", 2); /* it exists: it is not reported */
     host.tuned_put(host.user, "new", "5", 1);
     assert_string_equal(told, "NVIDIA H200 new=5;");
     assert_int_equal(host.tuned_get(host.user, "new", got, sizeof got), 1);
@@ -163,7 +163,7 @@ static void test_tuned_a_keeper_is_asked_for_the_device_and_told_what_is_new(voi
     assert_int_equal(known, 1);
     assert_int_equal(fresh, 1);
     model_tuned_free(t);
-    assert_int_equal(access(file, F_OK), -1); /* the folder is not looked at */
+    assert_int_equal(access(file, F_OK), -1); /* the folder is not used */
 }
 
 int main(void)
@@ -171,7 +171,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_tuned_records_outlive_their_worker, setup, teardown),
         cmocka_unit_test_setup_teardown(test_tuned_passes_over_what_is_no_record, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_tuned_a_keeper_is_asked_for_the_device_and_told_what_is_new,
+        cmocka_unit_test_setup_teardown(test_tuned_store_gives_records_of_the_device_and_receives_new_ones,
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(test_tuned_without_a_folder_nothing_is_measured, setup, teardown),
     };

@@ -93,9 +93,9 @@ static const char *program_digest(void)
     return *hex ? hex : NULL;
 }
 
-struct train_host kind_host(struct attempt *a, struct model_tuned_keeper *keeper)
+struct train_host kind_host(struct attempt *a, struct model_tuned_store *store)
 {
-    *keeper = attempt_tuned(a);
+    *store = attempt_tuned(a);
     return (struct train_host){.user = a,
                                .metrics = on_metrics,
                                .event = on_event,
@@ -106,7 +106,7 @@ struct train_host kind_host(struct attempt *a, struct model_tuned_keeper *keeper
                                .log = on_log,
                                .stop = on_stop,
                                .checkpoint_now = on_checkpoint_now,
-                               .tuned = keeper,
+                               .tuned = store,
                                .program = program_digest()};
 }
 

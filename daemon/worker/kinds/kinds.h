@@ -36,10 +36,10 @@ const struct worker_kind *kind_find(enum job_kind kind);
 struct train_host;
 struct train_dirs;
 struct train_outcome;
-struct model_tuned_keeper;
+struct model_tuned_store;
 
-/* Forwards the reports of train to polyd. `a` and `keeper` are borrowed. */
-struct train_host kind_host(struct attempt *a, struct model_tuned_keeper *keeper);
+/* Forwards the reports of train to polyd. `a` and `store` are borrowed. */
+struct train_host kind_host(struct attempt *a, struct model_tuned_store *store);
 /* Data roots and cache of the assignment, in the caller's storage. */
 struct kind_folders {
     struct data_root roots[LINK_ROOTS_MAX];

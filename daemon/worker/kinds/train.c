@@ -9,9 +9,9 @@
 
 static void run(struct attempt *a, struct job_config *config, struct role_result *ret)
 {
-    struct model_tuned_keeper keeper;
+    struct model_tuned_store store;
     struct kind_folders folders;
-    const struct train_host host = kind_host(a, &keeper);
+    const struct train_host host = kind_host(a, &store);
     struct train_dirs dirs = kind_dirs(a, &folders);
     struct train_outcome outcome = {.result = TRAIN_FAILED};
     struct pd_why why = {""};

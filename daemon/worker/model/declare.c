@@ -93,13 +93,13 @@ struct pk_val net_buffer(struct net *n, const char *name, struct pk_shape shape,
     return net_param(n, name, shape, &how);
 }
 
-void net_buffer_update(struct net *n, const char *name, struct pk_val x, double keep)
+void net_buffer_update(struct net *n, const char *name, struct pk_val x, double decay)
 {
     const size_t i = net_param_index(n->m, name);
 
     assert(i < n->m->count && n->m->param[i].role == MODEL_ROLE_BUFFER);
     if (n->change)
-        n->change[i] = (struct net_change){x, keep};
+        n->change[i] = (struct net_change){x, decay};
 }
 
 struct pk_val net_rank_mean(struct net *n, struct pk_val x)

@@ -216,7 +216,7 @@ static void write_buffers(struct net *n, const struct model_train_options *o, bo
         char name[80];
 
         if (c.x.id)
-            pk_blend(n->g, n->param[i], c.x, gate, c.keep);
+            pk_blend(n->g, n->param[i], c.x, gate, c.decay);
         if (!(o->ema > 0))
             continue;
         snprintf(name, sizeof name, "ema/%s", m->param[i].name);
@@ -232,11 +232,11 @@ static void show_buffers(struct net *n)
 
     for (size_t i = m->trained; i < m->count; i++) {
         const struct net_change c = n->change[i];
-        struct pk_val x = c.x.id ? pk_scale(n->g, c.x, 1 - c.keep) : n->param[i];
+        struct pk_val x = c.x.id ? pk_scale(n->g, c.x, 1 - c.decay) : n->param[i];
         char name[80];
 
-        if (c.x.id && c.keep > 0)
-            x = pk_add(n->g, x, pk_scale(n->g, n->param[i], c.keep));
+        if (c.x.id && c.decay > 0)
+            x = pk_add(n->g, x, pk_scale(n->g, n->param[i], c.decay));
         snprintf(name, sizeof name, "next/%s", m->param[i].name);
         pk_output(n->g, name, x);
     }
@@ -257,7 +257,7 @@ static void write_next(struct net *n, struct pk_val first)
         pk_blend(n->g, next, n->param[i], first, 0);
         if (n->change[i].x.id)
             pk_blend(n->g, next, n->change[i].x, pk_fill(n->g, m->spec.dtype, PK_SHAPE(1), 1),
-                     n->change[i].keep);
+                     n->change[i].decay);
     }
 }
 
@@ -286,7 +286,7 @@ static void optimise(struct net *n, const struct model_train_options *o, const s
 
 /* Under ZeRO a parameter comes from another rank: rounding it here is less than sending it rounded as well.
  */
-static bool keeps_copies(const struct model *m, const struct model_train_options *o)
+static bool has_copies(const struct model *m, const struct model_train_options *o)
 {
     return o->copies && m->spec.mixed && m->spec.dtype == PK_F32 && !(o->ranks > 1 && o->zero);
 }
@@ -302,7 +302,7 @@ enum pd_err model_graph_train(const struct model *m, const struct model_train_op
 
     if (err != PD_OK)
         return err;
-    n.copies = keeps_copies(m, o) && !grads;
+    n.copies = has_copies(m, o) && !grads;
     grad = calloc(m->trained + 1, sizeof *grad);
     n.ranks = o->ranks;
     n.change = calloc(m->count + 1, sizeof *n.change);
@@ -366,7 +366,7 @@ enum pd_err model_graph_part(const struct model *m, const struct model_train_opt
 
     if (err != PD_OK)
         return err;
-    n.copies = keeps_copies(m, o);
+    n.copies = has_copies(m, o);
     grad = calloc(m->trained + 1, sizeof *grad);
     sum = calloc(m->trained + 1, sizeof *sum);
     n.ranks = o->ranks;
@@ -434,7 +434,7 @@ enum pd_err model_graph_apply(const struct model *m, const struct model_train_op
 
     if (err != PD_OK)
         return err;
-    n.copies = keeps_copies(m, o);
+    n.copies = has_copies(m, o);
     sum = calloc(m->trained + 1, sizeof *sum);
     if (!sum) {
         n.failed = true;

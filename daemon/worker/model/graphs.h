@@ -1,5 +1,5 @@
-/* daemon/worker/model/graphs.h: private to this module: what the files of graphs share. graphs.c makes the graphs of
- * training, graph_infer.c those that only read a network, graph_line.c those of a search along a line.
+/* daemon/worker/model/graphs.h: private to this module: shared by the files that make graphs: graphs.c (training),
+ * graph_infer.c (inference and diagnostics), graph_line.c (line searches).
  *
  * Each public function makes one graph: graph_begin, values, graph_finish. Values belong to the graph; an error of a
  * builder call stays in the graph until graph_finish reports it. */
@@ -13,18 +13,18 @@ struct graph_sums {
     struct pk_val val[MODEL_SUMS_MAX];
 };
 
-/* Points of one graph of training or of scoring: batch times the points of a grid; of other networks the batch. */
+/* Rows of a training or evaluation graph: batch times the points of the grid, for networks without a grid the batch. */
 int32_t graph_trained_points(const struct model *m, int32_t batch);
 int32_t graph_scored_points(const struct model *m, int32_t batch);
 
-/* Initialises *n for a graph of `batch` samples of `tokens` positions. On PD_OK graph_finish must follow;
- * PD_ERR_INVALID: sizes that the model does not have; PD_ERR_NOMEM. */
+/* Initialises *n for a graph of `batch` samples of `tokens` positions. On PD_OK the caller calls graph_finish.
+ * PD_ERR_INVALID: the model does not support these sizes; PD_ERR_NOMEM. */
 PD_NODISCARD enum pd_err graph_begin(struct net *n, const struct model *m, int32_t batch, int32_t tokens,
                                      struct pd_why *why);
 /* Releases *n. On PD_OK the caller owns *ret; on failure the graph is freed. */
 PD_NODISCARD enum pd_err graph_finish(struct net *n, struct pk_graph **ret, struct pd_why *why);
 
-/* The input of the network: images normalised (as they come if `ready`), or ids. */
+/* The network's input: normalised images (`ready`: the input is normalised already), or ids. */
 struct pk_val graph_input(struct net *n, bool ready);
 /* The network applied to its input. */
 struct pk_val graph_logits(struct net *n);
@@ -34,5 +34,5 @@ struct graph_sums graph_loss(struct net *n, const struct model_loss *l, struct m
 /* The loss of training, mixing and distillation included. *ret_logits: the logits of the batch. */
 struct graph_sums graph_training_loss(struct net *n, const struct model_train_options *o,
                                       struct pk_val *ret_logits);
-/* Divides the first sum by the second (the mean loss), and makes all of them outputs. */
+/* Replaces the first sum by the mean loss (the first sum divided by the second), and makes all sums outputs. */
 void graph_report(struct net *n, const struct model_loss *l, struct graph_sums *s);

@@ -1,10 +1,10 @@
-/* daemon/worker/model/model.h: the networks, written on the graph builder.
+/* daemon/worker/model/model.h: networks, their parameters and the graphs over them.
  *
- * A model_spec is the shape of a network; a model adds the table of its parameters. From one model come
- * several graphs over the same parameters (bound by name, see pk_exec_bind): training (loss, gradients and
- * optimiser in one), evaluation, probe (norms of attention), inference for classifiers, prefill and decode
- * for language models. Names and layouts of parameters are those of timm (ViT) and Hugging Face GPT-2 (GPT):
- * tests/golden/README.md 6. Extensions: `<attention>.attn_scale` [1] or [heads], a learned scale; with scale_param log
+ * A model_spec holds the hyperparameters of a network; a model adds the table of its parameters. One model yields
+ * several graphs over the same parameters (bound by name, see pk_exec_bind): training (loss, gradients and optimiser in
+ * one graph), evaluation, probe (norms of attention), inference for classifiers, prefill and decode for language
+ * models. Parameters have the names and layouts of timm (ViT) and Hugging Face GPT-2 (GPT), see
+ * tests/golden/README.md. Extensions: `<attention>.attn_scale` [1] or [heads], a learned scale; with scale_param log
  * or softplus the stored number is rho (`attn_scale_rho`), c = exp(rho) or log(1 + exp(rho)); scale_share
  * global has one `attn_scale` for the whole model; `<attention>.q_norm.weight`, `k_norm`; InputNorm
  * `norm_pre` or `transformer.ln_in`; MidNorm `mid1`, `mid2` or `mid_1`, `mid_2`. Mean pooling follows timm:
@@ -36,9 +36,9 @@ enum model_pool { MODEL_POOL_CLS, MODEL_POOL_MEAN };
 enum model_scale { MODEL_SCALE_NONE, MODEL_SCALE_FIXED, MODEL_SCALE_K, MODEL_SCALE_LEARNED };
 enum model_share { MODEL_SHARE_LAYER, MODEL_SHARE_HEAD, MODEL_SHARE_GLOBAL };
 enum model_scale_param { MODEL_PARAM_DIRECT, MODEL_PARAM_LOG, MODEL_PARAM_SOFTPLUS };
-/* kernels/ATTENTION.md 10: where the norms of a block stand; POST is x = P(x + f(x)), for comparison. */
+/* Placement of the norms in a block (kernels/ATTENTION.md 10); POST is x = P(x + f(x)), for comparison. */
 enum model_placement { MODEL_S1, MODEL_S2, MODEL_S3, MODEL_S4, MODEL_S5, MODEL_POST };
-/* How images reach the graph: normalised, as bytes, or as numbers 0..1. Of the last two it makes
+/* Form of the input images: normalised, bytes, or numbers in 0..1. The graph normalises the last two to
  * (byte / 255 - mean) / std of the channel. */
 enum model_pixels { MODEL_PIXELS_READY, MODEL_PIXELS_BYTES, MODEL_PIXELS_UNIT };
 enum model_init {
@@ -48,17 +48,18 @@ enum model_init {
     MODEL_INIT_TRUNC_XAVIER,
     MODEL_INIT_KAIMING /* uniform within 1 / sqrt(fan in): PyTorch's default of linear layers */
 };
-/* What the pseudo-inverse of landmark attention starts from: F' divided by the largest absolute sum of a column times
- * that of a row, of each matrix or of all matrices of the batch; or by the largest signed sum of a column of the batch,
- * which is for rows that are probabilities. */
+/* Start of the iteration for the pseudo-inverse of landmark attention: the transpose of F divided by the product of the
+ * largest absolute column sum and row sum, of each matrix (MATRIX_ABS) or over the batch (GLOBAL_ABS); or divided by the
+ * largest signed column sum over the batch (GLOBAL_COLSUM), for matrices whose rows are probabilities. */
 enum model_pinv { MODEL_PINV_MATRIX_ABS, MODEL_PINV_GLOBAL_ABS, MODEL_PINV_GLOBAL_COLSUM };
-/* Which of its three matrices have the activation, and with which factors: all with one; the outer two, and softmax in
- * the middle; all with a factor of their own. */
+/* The activation of the three matrices of landmark attention: phi with one factor for all; phi for the outer two and
+ * softmax for the middle one; phi with a factor for each. */
 enum model_apply { MODEL_APPLY_ALL, MODEL_APPLY_F1F3, MODEL_APPLY_SEPARATE };
 
 #define MODEL_SCALAR_INIT 256 /* bytes of an initial value, with the NUL */
 
-/* A learned scalar of a formula: who shares one, what is trained, its initial value as a formula of n, h, H, l, L, d. */
+/* A learned scalar of a formula: how modules and heads share it, the trained quantity, and its initial value as a formula
+ * of n, h, H, l, L, d. */
 enum model_scalar_form { MODEL_SCALAR_DIRECT, MODEL_SCALAR_LOG, MODEL_SCALAR_SOFTPLUS, MODEL_SCALAR_SIGMOID };
 struct model_scalar {
     char name[PK_FORMULA_NAME];
@@ -67,15 +68,16 @@ struct model_scalar {
     char init[MODEL_SCALAR_INIT];
 };
 
-/* An activation that is a formula (kernels/formula/formula.h); text "": phi says it. */
+/* An activation given as a formula (kernels/formula/formula.h); text "": phi is used instead. */
 struct model_formula {
     char text[PK_FORMULA_TEXT + 1]; /* as typed */
-    /* those that the document describes; the others have the defaults of daemon/job/JOB.md */
+    /* the scalars described by the document; others have the defaults of daemon/job/JOB.md */
     int32_t scalars;
     struct model_scalar scalar[PK_FORMULA_PARAMS];
 };
 
-/* One attention module: phi, the constant before it, what it does to queries and keys. */
+/* One attention module: phi, its scale, and the treatment of queries and keys. With a formula only n_for_scale,
+ * scale_lr_mult, scale_decay, dropout and the norm of queries and keys are used. */
 struct model_attention {
     struct model_formula
         formula; /* with a text: of what follows n_for_scale, scale_lr_mult, scale_decay, dropout and
@@ -83,11 +85,11 @@ struct model_attention {
     enum pk_phi phi;
     int32_t degree;
     enum model_scale scale;
-    double n_for_scale; /* resolved N */
-    double scale_value; /* constant c, or c0 of a learned scale */
+    double n_for_scale; /* N of the scale, resolved */
+    double scale_value; /* constant c, or initial value c0 of a learned scale */
     bool l1_tokens;     /* SimA: q and k divided by their l1 norms over tokens; phi is poly of degree 1 */
-    enum pk_form form;  /* order of attention's products */
-    double row_power;   /* rows of causal attention are divided by their length to this power */
+    enum pk_form form;  /* order of the products */
+    double row_power;   /* causal attention: rows are divided by their length to this power */
     double
         valid_power; /* of each sequence c is multiplied by (N / tokens that are no padding) to this power */
     double dropout;  /* of the weights */
@@ -96,100 +98,100 @@ struct model_attention {
     enum model_scale_param scale_param;
     double scale_lr_mult;
     bool scale_decay;
-    bool qk_norm;          /* RMSNorm on each head's queries and keys */
+    bool qk_norm;          /* RMSNorm of each head's queries and keys */
     bool qk_per_head;      /* its gains are [heads, d], not [d] */
-    double init_logit_std; /* of initial logits, by the start of W_Q and W_K; < 0: not asked for */
+    double init_logit_std; /* deviation of initial logits, set by the initial W_Q and W_K; < 0: not set */
 };
 
-/* Which number of its own N is for an attention module, where modules differ in their number of keys: that of
- * the spec, the keys of a window, or the patches of the stage's grid. */
+/* The N of an attention module in networks whose modules differ in their number of keys: that of the spec, the keys of a
+ * window, or the patches of the stage's grid. */
 enum model_count { MODEL_COUNT_SPEC, MODEL_COUNT_WINDOW, MODEL_COUNT_GRID };
 
-#define MODEL_PIXEL_CHANNELS 4 /* most that a graph normalises */
+#define MODEL_PIXEL_CHANNELS 4 /* most channels that a graph normalises */
 #define MODEL_STAGES_MAX 8
 
 struct model_spec {
     const struct model_arch *arch;
     int32_t width, depth, heads, mlp_width;
-    bool mlp_relu;  /* relu instead of gelu */
-    bool gelu_tanh; /* gelu_new of Hugging Face; else exact */
-    bool bias;      /* of linears and LayerNorms; RMSNorm has none */
+    bool mlp_relu;  /* ReLU instead of GELU */
+    bool gelu_tanh; /* the tanh approximation of GELU (Hugging Face's gelu_new); else the exact GELU */
+    bool bias;      /* of linear layers and LayerNorms; RMSNorm has none */
     bool final_norm;
-    int32_t classes; /* of images, or of whole texts; 0: the next token is predicted */
+    int32_t classes; /* of images or of whole texts; 0: the network predicts the next token */
     enum pk_norm_kind norm_kind;
     enum pk_eps_mode norm_eps_mode;
     double norm_eps;
     enum model_placement placement;
-    bool pos_after; /* with an InputNorm: the position is added behind it */
+    bool pos_after; /* with an InputNorm: the position embedding is added after it */
     /* ViT */
     int32_t channels, image_h, image_w, patch_h, patch_w;
-    /* not part of a checkpoint, like mean and std: chosen by the caller that provides the input */
+    /* chosen by the caller that provides the input; like mean and std not stored in checkpoints */
     enum model_pixels pixels;
     float mean[MODEL_PIXEL_CHANNELS], std[MODEL_PIXEL_CHANNELS];
     enum model_pool pool;
-    /* Swin: blocks and heads of each stage, 0 behind the last; each stage is twice as wide as the one before.
-     * width, heads, mlp_width and attention are then those of the first stage, depth counts all blocks. */
+    /* Swin: blocks and heads of each stage, then 0; each stage is twice as wide as the previous one. width, heads,
+     * mlp_width and attention are those of the first stage; depth counts all blocks. */
     int32_t stage_depth[MODEL_STAGES_MAX], stage_heads[MODEL_STAGES_MAX];
     int32_t window; /* side in patches */
     enum model_count count;
-    double count_power; /* a module's factor is N^-count_power of its own N; 0: the same for all */
+    double
+        count_power; /* the scale of a module is N^-count_power of its own N; 0: the same for all modules */
     /* XCiT */
-    struct model_attention class_attention; /* of the class layers; `attention` is that between channels */
-    int32_t class_depth;                    /* class layers */
-    double layerscale;                      /* initial value of LayerScale; 0: there is none */
-    bool class_norm_alone;                  /* the second norm of a class layer: of the class row alone */
-    bool decay_temperature;
+    struct model_attention class_attention; /* of the class layers; `attention` is between channels */
+    int32_t class_depth;                    /* number of class layers */
+    double layerscale;                      /* initial value of LayerScale; 0: no LayerScale */
+    bool class_norm_alone;                  /* the second norm of a class layer covers the class row only */
+    bool decay_temperature;                 /* weight decay of the temperatures */
     /* PINNsformer: u(x, t) of an equation, at the points of sequences of `context` points each */
-    int32_t equation; /* enum data_equation; 0: the network solves none */
+    int32_t equation; /* enum data_equation; 0: none */
     int32_t head_width;
-    int32_t grid[2], test_grid[2]; /* points of t, of x: trained on, evaluated on */
+    int32_t grid[2], test_grid[2]; /* points along t, along x; of training, of evaluation */
     double coefficient;            /* beta, rho or c */
-    double step;                   /* in t, from a point of a sequence to the next */
+    double step;                   /* difference in t between points of a sequence */
     /* Nystromformer */
     int32_t landmarks, conv_kernel, pinv_iterations;
     enum model_pinv pinv_start;
     enum model_apply apply;
-    bool zero_pads; /* id 0 is padding, wherever it stands */
-    bool pairs;     /* a sample is two sequences, half the context each; id 0 pads them */
+    bool zero_pads; /* id 0 is padding at every position */
+    bool pairs;     /* a sample is two sequences of at most context / 2 tokens, padded with id 0 */
     /* GPT */
     int32_t vocab, context;
-    bool pos;                         /* learned position embedding; of an XCiT a projected Fourier code */
+    bool pos;                         /* learned position embedding; XCiT: projected Fourier features */
     struct model_attention attention; /* of every module */
     /* noise of training: rates in [0, 1) */
-    double dropout;      /* behind embeddings and projections */
-    double drop_path;    /* stochastic depth of the last block */
-    bool drop_path_same; /* of every block; else growing linearly from 0 in the first */
-    /* start */
+    double dropout;      /* after embeddings and projections */
+    double drop_path;    /* stochastic depth: rate of the last block */
+    bool drop_path_same; /* the same rate for every block; else it grows linearly from 0 in the first block */
+    /* initial values */
     enum model_init init;
     bool init_fused;     /* Xavier: the fan of W_qkv counts its 3D outputs */
-    enum pk_dtype dtype; /* PK_F32; PK_F64 is the oracle */
-    /* How a model that only serves holds its matrices and embeddings: PK_BF16 halves what decoding reads;
-     * arithmetic stays f32. Classifiers so only if mixed. PK_F32 (0): as dtype says. Not part of a
-     * checkpoint. */
+    enum pk_dtype dtype; /* PK_F32, or PK_F64 for reference computations */
+    /* Storage of matrices and embeddings in a model that only serves: PK_BF16 halves the memory that decoding reads;
+     * arithmetic is f32. Classifiers support it only if `mixed`. PK_F32 (0): dtype. Not stored in checkpoints. */
     enum pk_dtype weights;
-    /* Graphs are planned in mixed precision (pk_graph_precision): activations and caches bf16, parameters and
-     * results f32. Not part of a checkpoint: chosen at run time. */
+    /* Graphs are planned in mixed precision (pk_graph_precision): bf16 activations and caches, f32 parameters and
+     * results. Chosen at run time, not stored in checkpoints. */
     bool mixed;
 };
 
-/* Derives the spec from a resolved document and the sizes of the data. What this build cannot do is refused
- * with PD_ERR_UNSUPPORTED and the JSON pointer of the field. */
+/* Derives the spec from a resolved document and the sizes of the data. PD_ERR_UNSUPPORTED: this build cannot do it; the
+ * sentence begins with the JSON pointer of the field. */
 PD_NODISCARD enum pd_err model_spec_from_config(const struct job_config *config, const struct data_info *data,
                                                 struct model_spec *ret, struct pd_why *why);
-/* Checks ranges and divisibility. */
+/* Checks ranges and divisibility. PD_ERR_INVALID. */
 PD_NODISCARD enum pd_err model_spec_check(const struct model_spec *spec, struct pd_why *why);
 
-/* The spec as metadata of a checkpoint ("polyd.model.phi" = "poly", ...), and back. numbers: words as the
- * numbers that checkpoints held before 2026-11; back, both are read. Values live in *ret_text, which the
- * caller owns (free). */
+/* Writes the spec as metadata of a checkpoint ("polyd.model.phi" = "poly", ...), at most MODEL_META_ITEMS items.
+ * numbers: writes enumerations as numbers, as checkpoints before 2026-11; model_spec_from_meta reads both forms. The
+ * values point into *ret_text, which the caller frees with free. */
 #define MODEL_META_ITEMS 116
 PD_NODISCARD enum pd_err model_spec_to_meta(const struct model_spec *spec, bool numbers,
                                             struct data_st_meta_item *items, size_t *ret_count,
                                             char **ret_text, struct pd_why *why);
 PD_NODISCARD enum pd_err model_spec_from_meta(const struct data_st *st, struct model_spec *ret,
                                               struct pd_why *why);
-/* The first setting, as metadata name it, in which two networks compute another function of their parameters; NULL:
- * there is none. What training alone reads (dropout, initial values) does not count. */
+/* The metadata key of the first setting in which two specs compute different functions of their parameters; NULL: none.
+ * Settings that only training reads (dropout, initial values) are not compared. */
 const char *model_spec_differs(const struct model_spec *a, const struct model_spec *b);
 
 enum model_role {
@@ -198,28 +200,27 @@ enum model_role {
     MODEL_ROLE_CONV,  /* patch embedding: weight and bias */
     MODEL_ROLE_BIAS,
     MODEL_ROLE_GAIN,
-    MODEL_ROLE_BUFFER, /* written by training, by no optimiser: a running mean */
-    MODEL_ROLE_SCALE   /* learned scale of attention, or the number that it is made of */
+    MODEL_ROLE_BUFFER, /* updated by training but not by the optimiser: a running mean */
+    MODEL_ROLE_SCALE   /* learned scale of attention, or its stored parameter rho */
 };
 
-/* A distribution: the value a; normal with deviation a, redrawn beyond `limit` deviations (0: never); uniform
- * in
- * [-a, a]. */
+/* A distribution: the constant a; normal with standard deviation a, truncated at `limit` deviations (0: not truncated);
+ * uniform in [-a, a]. */
 struct model_draw {
     enum { MODEL_DRAW_VALUE, MODEL_DRAW_NORMAL, MODEL_DRAW_UNIFORM } kind;
     double a, limit;
 };
 
-/* Initial values: those of the first `outputs` outputs of a matrix (0: none) by `first`, the others by
- * `rest`. */
+/* Distributions of the initial values: `first` for the first `outputs` outputs of a matrix (0: none), `rest` for the
+ * others. */
 struct model_start {
     int64_t outputs;
     struct model_draw first, rest;
-    double *list; /* every value, of the model's memory; NULL: as above */
+    double *list; /* all initial values, owned by the model; NULL: drawn as above */
 };
 
-/* The weights of attention and feed-forward that experiments compare (DNT paper, figure 1). In parameters W_Q, W_K and
- * W_V stand together, in this order. */
+/* Weights of attention and feed-forward layers that experiments compare (DNT paper, figure 1). Networks store W_Q, W_K
+ * and W_V as one parameter, in this order. */
 enum model_weight {
     MODEL_WEIGHT_Q,
     MODEL_WEIGHT_K,
@@ -231,8 +232,9 @@ enum model_weight {
     MODEL_WEIGHT_QKV = MODEL_WEIGHTS, /* W_Q | W_K | W_V */
     MODEL_WEIGHT_OTHER
 };
-/* "w_q", "w_k", ..., "w_2"; static. MODEL_WEIGHTS: there is none of that name. */
+/* "w_q", "w_k", ..., "w_2"; static. */
 const char *model_weight_name(enum model_weight w);
+/* MODEL_WEIGHTS: no weight has that name. */
 enum model_weight model_weight_find(const char *name);
 
 struct model_param {
@@ -240,79 +242,80 @@ struct model_param {
     struct pk_shape shape;
     enum model_role role;
     bool transposed; /* stored [out, in] (timm); else [in, out] */
-    bool factor;     /* products read it: a mixed plan computes with a bf16 copy */
-    bool narrow;     /* held in bf16 where the spec's `weights` says so */
-    bool decay;      /* belongs to the decayed group */
+    bool factor;     /* operand of matrix products; a mixed plan uses a bf16 copy */
+    bool narrow;     /* stored in bf16 if the spec's `weights` is PK_BF16 */
+    bool decay;      /* has weight decay */
     double lr_mult;
     bool frozen; /* not trained (model_freeze) */
     enum model_weight weight;
-    int layer; /* of its block, from 0; -1: it belongs to none */
+    int layer; /* index of its block, from 0; -1: not in a block */
     struct model_start start;
 };
 
 struct model;
 
+/* Declares the parameters of a network. The caller owns *ret. PD_ERR_INVALID: model_spec_check fails. */
 PD_NODISCARD enum pd_err model_new(const struct model_spec *spec, struct model **ret, struct pd_why *why);
 struct model *model_free(struct model *m);
 /* Borrowed until model_free. */
 const struct model_spec *model_spec(const struct model *m);
-/* Before any graph is made of it: parameters whose names begin with one of `names` (commas between, blanks around them
- * do not count) are not trained. PD_ERR_INVALID: one of them is the beginning of no name, or nothing is left. */
+/* Freezes the parameters whose names begin with one of the comma-separated prefixes `names` (blanks around a prefix are
+ * ignored). Must precede the making of graphs. PD_ERR_INVALID: a prefix matches no parameter, or all parameters would be
+ * frozen. */
 PD_NODISCARD enum pd_err model_freeze(struct model *m, const char *names, struct pd_why *why);
-/* Multiplies learning rates as timm's layer-wise decay: by decay^(blocks + 1 - layer), where block i is layer i + 1, what
- * is asked for before the first block layer 0, and what comes behind the last layer blocks + 1, of rate 1. */
+/* Applies timm's layer-wise decay to the learning rates: multiplies by decay^(blocks + 1 - layer). Block i is layer i + 1;
+ * parameters declared before the first block are layer 0, those after the last block are layer blocks + 1. */
 void model_layer_decay(struct model *m, double decay);
-/* Whether the name begins with one of `names` as above; NULL: no name does. */
+/* Whether `name` begins with one of the prefixes `names`, see model_freeze; false if `names` is NULL. */
 bool model_name_listed(const char *names, const char *name);
 
-/* The table: first what optimisers change, in the order of the network, then frozen parameters and buffers. */
+/* The table of parameters: trained parameters in the order of the network, then frozen parameters and buffers. */
 size_t model_param_count(const struct model *m);
-size_t model_trained_count(const struct model *m); /* without the buffers */
+size_t model_trained_count(const struct model *m); /* those that the optimiser changes */
 const struct model_param *model_param(const struct model *m, size_t i);
-int64_t model_param_elements(const struct model *m); /* of all but buffers */
-/* How parameter i lies in back-end memory: the model's dtype, or its spec's `weights`. */
+int64_t model_param_elements(const struct model *m); /* of all parameters without buffers */
+/* The dtype of parameter i in back-end memory: the model's dtype, or its spec's `weights`. */
 enum pk_dtype model_param_dtype(const struct model *m, size_t i);
-size_t model_param_bytes(const struct model *m); /* of all, as they lie there */
+size_t model_param_bytes(const struct model *m); /* of all entries of the table in back-end memory */
 
-/* Attention modules in the order of the forward pass: what a probe's outputs are numbered by, from 1. */
+/* The number of attention modules. Indices follow the order of the forward pass; outputs of a probe number them from 1. */
 size_t model_attention_count(const struct model *m);
-/* Its path, as in the names of its parameters: "blocks.3.attn". Borrowed until model_free. */
-/* Scalar k of the formula of attention module i (in the order of their names): its name, what is trained of it, and its
- * parameter, [1] or [heads]. False: the module has no such scalar. */
+/* Scalar k (in the order of the plan) of the formula of attention module i: its name, its form, and the index of its
+ * parameter, whose shape is [1] or [heads]. False: the module has no such scalar. */
 bool model_formula_scalar(const struct model *m, size_t i, size_t k, const char **ret_name,
                           enum model_scalar_form *ret_form, size_t *ret_param);
+/* The path of module i as in the names of its parameters: "blocks.3.attn". Borrowed until model_free. */
 const char *model_attention_path(const struct model *m, size_t i);
-/* Attention matrices that it makes of one sample and head: its windows; 1 where it sees all tokens at once. */
+/* Attention matrices of module i for one sample and head: its number of windows; 1 without windows. */
 int64_t model_attention_windows(const struct model *m, size_t i);
-/* Whether the Jacobian by W_Q has the closed form that a probe computes: its logits are x W_Q K', without a norm
+/* Whether the Jacobian by W_Q has the closed form that a probe computes: the logits are x W_Q K^T, without a norm in
  * between. */
 bool model_attention_has_jac_q(const struct model *m, size_t i);
-/* Whether a probe of sequences as long as the context has the residual of its pseudo-inverse. */
+/* Whether a probe of full-length sequences has the residual of the module's pseudo-inverse. */
 bool model_attention_has_inverse(const struct model *m, size_t i);
-/* Borrowed until model_free. *ret_scale: the parameter of its learned scale; model_param_count: it has none.
- */
+/* The settings of module i, borrowed until model_free. *ret_scale: the index of its learned scale's parameter;
+ * model_param_count: it has none. */
 const struct model_attention *model_attention_at(const struct model *m, size_t i, int32_t *ret_heads,
                                                  size_t *ret_scale);
-/* Whether the network reads tokens (else images), and whether it decodes them one after the other (else it
- * has classes). */
+/* Whether the network reads tokens. */
 bool model_reads_tokens(const struct model_spec *s);
-/* Whether it reads points: then its inputs are "x" and "t" (points, k), and its logits u. */
+/* Whether it reads points: inputs "x" and "t" (points, k), logits u. A network that reads neither reads images. */
 bool model_reads_points(const struct model_spec *s);
+/* Whether it generates tokens one after the other; a network that reads tokens and does not decode has classes. */
 bool model_decodes(const struct model_spec *s);
-/* Ids that a text may hold: the vocabulary without a class token. */
+/* The number of ids that a text may contain: the vocabulary without a class token. */
 int32_t model_text_ids(const struct model_spec *s);
-/* The equation that the document's data set names. */
+/* The equation of the document's data set. */
 enum data_equation model_equation(const struct job_config *c);
 
-/* Initial values of parameter i, dense, in host memory of the model's dtype: a pure function of seed and
- * name.
- */
+/* Writes the initial values of parameter i, dense, to host memory of the model's dtype. They depend on the seed and the
+ * parameter's name only. */
 PD_NODISCARD enum pd_err model_param_init(const struct model *m, size_t i, uint64_t seed, void *to,
                                           struct pd_why *why);
-/* Reads every parameter from a file: exact names, or Hugging Face names without `transformer.`; mask buffers,
- * a tied lm_head.weight, `optim.` and `ema.` tensors are ignored, `phi_scale` is taken for `attn_scale`;
- * anything else unknown or missing is an error. averaged: of the `ema.` tensors and no others. fn receives
- * host memory of the model's dtype. */
+/* Reads every parameter from a file and calls fn with host memory of the model's dtype. Names are exact, or Hugging Face
+ * names without `transformer.`; `phi_scale` is read as `attn_scale`. Mask buffers, a tied lm_head.weight and the tensors
+ * `optim.` and `ema.` are skipped; any other unknown or missing tensor is an error. averaged: reads the `ema.` tensors
+ * instead. An error of fn ends the call and is returned. */
 PD_NODISCARD enum pd_err model_params_read(const struct model *m, const struct data_st *st, bool averaged,
                                            enum pd_err (*fn)(void *user, size_t i, const void *data,
                                                              size_t bytes, struct pd_why *why),
@@ -320,33 +323,33 @@ PD_NODISCARD enum pd_err model_params_read(const struct model *m, const struct d
 
 /* ---- files of other programs ---- */
 
-/* What a tensor of a file is to the model: by its exact name, or one that a public file may have for it. */
+/* Role of a file's tensor, by its exact name or by a name that public files use for it. */
 enum model_tensor {
     MODEL_TENSOR_UNKNOWN,
     MODEL_TENSOR_PARAM,   /* parameter *ret_i */
-    MODEL_TENSOR_REPEATS, /* must hold the values of parameter *ret_i: a tied head */
-    MODEL_TENSOR_IGNORED  /* no parameter: a mask, an optimiser's state */
+    MODEL_TENSOR_REPEATS, /* a tied head, which must equal parameter *ret_i */
+    MODEL_TENSOR_IGNORED  /* not a parameter: a mask, an optimiser's state */
 };
 enum model_tensor model_tensor_of(const struct model *m, const char *name, size_t *ret_i);
 
-#define MODEL_TENSOR_NAME 192 /* bytes for the name of a tensor */
-/* The tensor by which a public file shows that it uses the network's second spelling of names (timm has two for a
- * Swin); NULL: there is one spelling. Static. */
+#define MODEL_TENSOR_NAME 192 /* bytes for a tensor's name */
+/* A tensor that occurs only in public files with the network's alternative names (timm has two sets of names for Swin);
+ * static. NULL: the network has one set of names. */
 const char *model_respelt_marker(const struct model_spec *s);
-/* Writes the network's own name of a tensor in the second spelling; other names are copied. */
+/* Translates an alternative name to the network's own name; other names are copied. */
 void model_respelt_name(const struct model_spec *s, const char *name, char out[MODEL_TENSOR_NAME]);
 
-/* The spec of the network that a document describes and whose tensors `find` gives (NULL: there is none of that
- * name): what data sets say otherwise, classes, channels and vocabulary, is read off their extents. mean, std: of the
- * channels, NULL = as images of so many channels are normalised by default. */
+/* Derives the spec of a document without its data set: classes, channels and vocabulary come from the extents of the
+ * tensors that `find` returns (NULL: no tensor has that name). mean, std: normalisation of the channels; NULL: the
+ * default (data_normalisation). */
 PD_NODISCARD enum pd_err
 model_spec_from_tensors(const struct job_config *config, const float *mean, const float *std,
                         const struct data_st_tensor *(*find)(void *user, const char *name), void *user,
                         struct model_spec *ret, struct pd_why *why);
 
-/* ---- graphs; each returns a checked graph that the caller owns ---- */
+/* ---- graphs; each function returns a checked graph that the caller owns ---- */
 
-/* The update of one parameter, in place: its states in the order of the optimiser's table. */
+/* The in-place update of one parameter; the states are in the order of the optimiser's table. */
 #define MODEL_STATES_MAX 2
 struct model_update {
     struct pk_val param, grad, state[MODEL_STATES_MAX];
@@ -354,35 +357,35 @@ struct model_update {
     struct pk_optim_spec spec;
 };
 
-/* What a training graph needs of an optimiser; daemon/worker/train/optim has them. */
+/* An optimiser as a training graph uses it; daemon/worker/train/optim defines them. */
 struct model_optimiser {
     const char *name; /* as in the document and in checkpoints */
-    int states;       /* for each parameter */
+    int states;       /* states of each parameter */
     struct {
-        const char *prefix; /* of the state's name: "m/" */
+        const char *prefix; /* prefix of the state's name, such as "m/" */
         enum pk_category category;
     } state[MODEL_STATES_MAX];
     void (*update)(struct pk_graph *g, const struct model_update *u);
 };
 
-/* Rows that a loss is about. */
+/* The rows that a loss is computed over. */
 struct model_rows {
     struct pk_val logits;
-    /* Mixed images: row i is of target i to the share (rows), and of target partner[i] (I32, rows) for the rest.
-     * PK_NONE: of its own target alone. */
+    /* Mixed images: row i has target i with weight share[i] and target partner[i] (I32) with weight 1 - share[i], both
+     * of shape (rows). PK_NONE: row i has target i only. */
     struct pk_val share, partner;
-    /* Of a network that reads points: inputs "x" and "t" (points, k), which u (points, k) may be differentiated by. */
+    /* Networks that read points: the inputs "x" and "t" (points, k); u (points, k) may be differentiated by them. */
     struct pk_val x, t;
     const struct model_spec *spec;
-    /* derivatives are tangents of a shift of the whole sequence; else gradients of the sum over it */
+    /* derivatives are tangents of a shift of the whole sequence; else gradients of the sum over the sequence */
     bool shift;
-    /* of the model's dtype, one a row: 1 where the row counts, else 0; the loss sets it */
+    /* (rows) of the model's dtype: 1 for rows that count, else 0; set by the loss */
     struct pk_val valid;
 };
 
-/* Columns of the input "mix" (batch, MODEL_MIXES), a row for each image: the share of its own label, and how much
- * of the partner's pixels there is within a rectangle (rows top to bottom - 1, columns left to right - 1): mixup
- * (arXiv:1710.09412) takes 1 - share of all pixels, cutmix (arXiv:1905.04899) all of some. */
+/* Columns of the input "mix" (batch, MODEL_MIXES), one row per image: the weight of its own label, and the weight of the
+ * partner's pixels inside a rectangle (rows top to bottom - 1, columns left to right - 1). Mixup (arXiv:1710.09412) has
+ * weight 1 - share for all pixels, cutmix (arXiv:1905.04899) weight 1 inside a smaller rectangle. */
 enum {
     MODEL_MIX_SHARE,
     MODEL_MIX_WEIGHT,
@@ -393,42 +396,44 @@ enum {
     MODEL_MIXES
 };
 
-/* What a task puts behind the network (daemon/worker/task): sums over rows of logits (arch.h says which),
- * with the inputs that it declares. The first is that of the loss, the second what divides it to a mean. */
+/* The loss and metrics of a task (daemon/worker/task): sums over the rows of the logits (arch.h), with the inputs that the
+ * task declares. The mean loss is the first sum divided by the second. */
 #define MODEL_SUMS_MAX 8
 struct model_loss {
-    const char *sum[MODEL_SUMS_MAX + 1]; /* their names, static; NULL behind the last */
-    /* Each (1), in the order of the names. */
+    const char *sum[MODEL_SUMS_MAX + 1]; /* names of the sums, static, NULL-terminated */
+    /* Emits the sums, each (1), in the order of the names. */
     void (*emit)(struct pk_graph *g, struct model_rows *rows, double smoothing,
                  struct pk_val ret[MODEL_SUMS_MAX]);
-    /* Of an evaluation of `batch` samples, in place of `emit`, with more outputs for the task; NULL: `emit`. */
+    /* The same for an evaluation of `batch` samples, with further outputs for the task; NULL: `emit` is used. */
     void (*emit_eval)(struct pk_graph *g, const struct model_spec *spec, struct pk_val logits, int32_t batch,
                       struct pk_val ret[MODEL_SUMS_MAX]);
 };
 
-/* Distillation (arXiv:2012.12877): the head that a network has for it learns what a teacher says of the same
- * images; alpha is the share of that in the loss. hard: cross-entropy with the class of the teacher's largest
- * logit. soft: tau^2 times the mean over classes of P_t (log P_t - log P_s), P of logits / tau. */
+/* Distillation (arXiv:2012.12877): the distillation head of a network learns the teacher's outputs for the same images;
+ * alpha is the weight of this term in the loss. hard: cross-entropy with the class of the teacher's largest logit. soft:
+ * tau^2 times the mean over classes of P_t (log P_t - log P_s), P = softmax(logits / tau). */
 struct model_distil {
-    /* of the student's dtype; NULL: input "teacher" (batch, classes) has its logits */
+    /* of the student's dtype; NULL: the input "teacher" (batch, classes) has the teacher's logits */
     const struct model *teacher;
     bool soft;
     double alpha, tau;
 };
-/* The state that holds parameter i of a teacher; the caller binds it (model_store_bind_teacher). */
+/* Writes the name of the state that holds parameter i of a teacher; the caller binds it (model_store_bind_teacher). */
 void model_teacher_name(const struct model *teacher, size_t i, char *out, size_t size);
+/* Whether a leaf of a graph is such a state. */
 bool model_teacher_named(const char *leaf);
+/* The number of sums. */
 size_t model_loss_sums(const struct model_loss *l);
-/* Numbers of the output "report" of a step. */
+/* Most numbers of a step's output "report". */
 #define MODEL_REPORT_MAX (MODEL_SUMS_MAX + 5)
 
 struct model_train_options {
     const struct model_loss *loss;
-    const struct model_distil *distil; /* NULL: there is no teacher */
-    /* Images of a batch are mixed within groups of so many, each with the one at the mirrored place; input "mix".
-     * It divides `batch`. 0: they are not. */
+    const struct model_distil *distil; /* NULL: no teacher */
+    /* Images are mixed within groups of this many, image i with image mix_group - 1 - i of its group; input "mix". It
+     * divides `batch`. 0: images are not mixed. */
     int32_t mix_group;
-    /* Images come normalised, of f32 or f64 as the model is, whatever the spec's `pixels` says. */
+    /* Input images are normalised, of the model's dtype, whatever the spec's `pixels` says. */
     bool ready;
     int32_t batch;
     int32_t context; /* GPT: sequence length of training, <= spec.context */
@@ -437,189 +442,190 @@ struct model_train_options {
     double clip_norm; /* 0 = none */
     const struct model_optimiser *optimizer;
     double beta1, beta2, eps;
-    bool cycled; /* AdamW: each step has a beta1 of its own, hyper[3] */
+    bool cycled; /* AdamW: beta1 is an input of each step, hyper[3] */
     double momentum, dampening;
     bool nesterov;
     double weight_decay;
-    double ema; /* decay of the averaged weights; 0 = none are kept */
-    /* pairs of the history of an optimiser that searches along lines, and one more; else 0 */
+    double ema; /* decay of the averaged weights; 0: no averages */
+    /* optimisers with a line search: pairs of the history plus one; else 0 */
     int32_t line_rows;
-    int32_t line_numbers; /* that it stores in addition */
-    /* One of several ranks that train together; ranks 0 or 1: alone. `batch` is this rank's share. Gradients,
-     * counts and losses are then those of all ranks, and "rng" is I32 (4), the last the rank: masks are those
+    int32_t line_numbers; /* and further numbers of their state */
+    /* Data-parallel training on `ranks` ranks (0 or 1: one process). `batch` is this rank's share. Gradients, counts and
+     * losses are summed over all ranks; "rng" is I32 (4) with the rank as last element, so that dropout masks equal those
      * of the whole batch. */
     int32_t rank, ranks;
-    bool zero; /* moments of a parameter are kept by its owner alone, who sends the others its new value */
-    /* In mixed precision, without zero: matrices have working copies in bf16, states "half/<param>"
-     * (model_copy_name), which the updates write and the next step reads (pk_working_copy). A caller that
-     * sets the parameters fills them (model_store_round). Part and apply share them. */
+    bool zero; /* ZeRO-1: the owner of a parameter alone stores its moments and broadcasts its new value */
+    /* In mixed precision, without `zero`: matrices have working copies in bf16, the states "half/<param>"
+     * (model_copy_name). Updates write them and the next step reads them (pk_working_copy). A caller that sets parameters
+     * fills the copies (model_store_round). The graphs `part` and `apply` share them. */
     bool copies;
-    /* A step may begin before the host knows whether the one before it was applied: "hyper" is (2, 4), row 1 for the
-     * case that it was, row 0 that it was not, and the state MODEL_APPLIED (1) chooses between them on the device. */
+    /* A step may be enqueued before the host knows whether the previous step was applied: "hyper" is (2, 4), row 1 if it
+     * was applied, row 0 if not; the state MODEL_APPLIED (1) selects the row on the device. */
     bool ahead;
 };
 #define MODEL_APPLIED "applied_last"
 
-/* Which rank keeps the moments of parameter i with `zero`: whole tensors, the largest first, to the rank that
- * has least. Pure. */
+/* The rank that stores the moments of parameter i under ZeRO-1. Whole tensors, the largest first, go to the rank with the
+ * fewest elements. A pure function. */
 int32_t model_param_owner(const struct model *m, size_t i, int32_t ranks);
 
-/* Inputs: "input" (images (B,C,H,W) as the spec's `pixels` says, or tokens I32 (B,T)), of texts with classes
- * "last" (arch.h), those of the loss, "hyper" (4) as in op.h, with `ahead` (2, 4); with noise "rng" I32 (3), see pk_dropout. States:
- * those of the optimiser ("m/<param>"), with ema "ema/<param>", of buffers as well (to be set to the initial
- * values). Outputs: "loss" (1), the loss's first sum divided by its second; its other sums by name; "grad_norm";
- * "applied" (1: step taken; 0: loss or gradient not finite, nothing changed, buffers neither); "report" (sums +
- * 2): all of them in this order, to be read at once. Outputs are f32, or f64 if the spec says so. grads = true:
- * no optimiser, outputs "grad/<param>", "logits" and "next/<buffer>", what the step would make of it, instead,
+/* Makes the graph of a training step: loss, gradients and update.
+ *
+ * Inputs: "input" (images (B, C, H, W) in the form of the spec's `pixels`, or tokens I32 (B, T)); "last" for texts with
+ * classes (arch.h); the inputs of the loss; "hyper" (4) as in op.h, with `ahead` (2, 4); with noise "rng" I32 (3), see
+ * pk_dropout.
+ * States: those of the optimiser ("m/<param>"); with ema "ema/<param>", also for buffers; the caller sets them to the
+ * initial values.
+ * Outputs, of the model's dtype: "loss" (1), the first sum of the loss divided by the second; the other sums by name;
+ * "grad_norm"; "applied" (1: the step was applied; 0: loss or gradient is not finite and no parameter or buffer has
+ * changed); "report" (sums + 2): all of these in this order, for one read.
+ * grads: no optimiser; the outputs are "grad/<param>", "logits" and "next/<buffer>" (the buffer's next value) instead,
  * with a distillation head also "logits/own" and "logits/distilled". */
 PD_NODISCARD enum pd_err model_graph_train(const struct model *m, const struct model_train_options *o,
                                            bool grads, struct pk_graph **ret, struct pd_why *why);
-/* The same step in parts, where a batch is larger than what fits: o->batch is that of one part. `part` adds
- * its gradient to the states "sum/<param>" and the loss's sums to "sum/loss"; input "first" (1), not 0 for the
- * first part of a step, starts them anew. Buffers change part by part in the states "next/<buffer>" and take
- * over what is there with the step. `apply` steps with what has come together; its outputs and other states are
- * those of model_graph_train. The result is the step of the whole batch, but for the order of sums and for
- * noise, which every part draws of its own. */
+/* Gradient accumulation: the same step in parts, for batches larger than memory; o->batch is the batch of one part.
+ * `part` adds its gradient to the states "sum/<param>" and the sums of the loss to "sum/loss"; a non-zero input "first"
+ * (1) resets them, for the first part of a step. Buffers accumulate in the states "next/<buffer>" and are updated with
+ * the step. `apply` takes the step; its outputs and other states are those of model_graph_train. The result equals the
+ * step of the whole batch up to the order of sums and the noise, which each part draws separately. */
 PD_NODISCARD enum pd_err model_graph_part(const struct model *m, const struct model_train_options *o,
                                           struct pk_graph **ret, struct pd_why *why);
 PD_NODISCARD enum pd_err model_graph_apply(const struct model *m, const struct model_train_options *o,
                                            struct pk_graph **ret, struct pd_why *why);
-/* ---- for optimisers that search along lines (daemon/worker/train/optim/lbfgs.c) ----
+/* ---- optimisers with a line search (daemon/worker/train/optim/lbfgs.c) ----
  *
- * All trained parameters are one vector x. These graphs share the states "line/x", "line/g" (the last gradient) and, with
- * the prefix MODEL_LINE_SAVED, d (the direction), g (the gradient that d was made of), s and y (o->line_rows pairs). */
+ * All trained parameters form one vector x. These graphs share the states "line/x", "line/g" (the last gradient) and, with
+ * the prefix MODEL_LINE_SAVED, d (the direction), g (the gradient that d was computed from), s and y (o->line_rows
+ * pairs). */
 #define MODEL_LINE_SAVED "lbfgs/"
 #define MODEL_LINE_NUMBERS                                                                                   \
-    MODEL_LINE_SAVED "numbers"     /* F64 (line_numbers): a state that the host alone reads */
+    MODEL_LINE_SAVED "numbers"     /* F64 (line_numbers): a state that only the host reads */
 #define MODEL_LINE_ALONG "along"   /* input (1): t */
 #define MODEL_LINE_ROW "row"       /* input I32 (1) */
-#define MODEL_LINE_SHARES "shares" /* input (1, 2 rows + 1): of s, of y, of the last gradient */
-int64_t model_line_length(const struct model *m); /* of the vectors, with what lies between parameters */
-/* What "report" holds behind the loss's sums. */
+#define MODEL_LINE_SHARES "shares" /* input (1, 2 rows + 1): coefficients of s, of y, of the last gradient */
+int64_t model_line_length(const struct model *m); /* of the vectors, including padding between parameters */
+/* Elements of "report" after the sums of the loss. */
 enum {
-    MODEL_LINE_NORM,    /* of the gradient */
-    MODEL_LINE_FINITE,  /* 1: loss and gradient are */
-    MODEL_LINE_SLOPE,   /* gradient times d */
-    MODEL_LINE_LARGEST, /* |entry| of the gradient */
-    MODEL_LINE_SUM,     /* of all |entries| */
+    MODEL_LINE_NORM,    /* 2-norm of the gradient */
+    MODEL_LINE_FINITE,  /* 1: loss and gradient are finite */
+    MODEL_LINE_SLOPE,   /* gradient . d */
+    MODEL_LINE_LARGEST, /* max norm of the gradient */
+    MODEL_LINE_SUM,     /* 1-norm of the gradient */
     MODEL_LINE_NUMBERS_OF_POINT
 };
-/* Loss and gradient at x + t d. Inputs as model_graph_train without "hyper", and t. Changes no parameter. */
+/* Loss and gradient at x + t d. Inputs: those of model_graph_train without "hyper", and t. Changes no parameter. */
 PD_NODISCARD enum pd_err model_graph_line(const struct model *m, const struct model_train_options *o,
                                           struct pk_graph **ret, struct pd_why *why);
-/* Row `row` of s becomes t d, that of y the last gradient less g. Output "products" (2 rows, 3): every row of s, then of
- * y, times the new y, the last gradient, the new s. */
+/* Sets row `row` of s to t d, and of y to the last gradient minus g. Output "products" (2 rows, 3): inner products of
+ * every row of s, then of y, with the new y, the last gradient and the new s. */
 PD_NODISCARD enum pd_err model_graph_line_pair(const struct model *m, const struct model_train_options *o,
                                                struct pk_graph **ret, struct pd_why *why);
-/* d becomes the sum of rows and of the last gradient by their shares, and g the last gradient. Output "direction" (2): d
- * times the gradient, the largest |entry| of d. */
+/* Sets d to the linear combination of the rows of s and y and of the last gradient with the coefficients "shares", and g
+ * to the last gradient. Output "direction" (2): d . gradient, max norm of d. */
 PD_NODISCARD enum pd_err model_graph_line_direct(const struct model *m, const struct model_train_options *o,
                                                  struct pk_graph **ret, struct pd_why *why);
-/* The parameters become x + t d; x becomes the parameters. */
+/* `move` sets the parameters to x + t d; `load` sets x to the parameters. */
 PD_NODISCARD enum pd_err model_graph_line_move(const struct model *m, const struct model_train_options *o,
                                                struct pk_graph **ret, struct pd_why *why);
 PD_NODISCARD enum pd_err model_graph_line_load(const struct model *m, const struct model_train_options *o,
                                                struct pk_graph **ret, struct pd_why *why);
-/* The gradient of the training loss, for diagnostics: without noise and mixed images. Inputs as model_graph_part without
- * "rng", states "sum/<param>" and "sum/loss", which "first" starts anew. o->batch is that of one part; of the other
- * options only loss, label_smoothing, distil, ready and context count. Buffers are read as in evaluation. */
+/* The gradient of the training loss for diagnostics, without noise and mixing. Inputs: those of model_graph_part without
+ * "rng". States: "sum/<param>" and "sum/loss", which a non-zero "first" resets. o->batch is the batch of one part; of the
+ * other options only loss, label_smoothing, distil, ready and context are used. Buffers are read as in evaluation. */
 PD_NODISCARD enum pd_err model_graph_gradient(const struct model *m, const struct model_train_options *o,
                                               struct pk_graph **ret, struct pd_why *why);
-/* Block 0 with the InputNorm before it, alone: "h" (B, N, D), "gy" -> "y", "dh", "grad/<param>".
- */
+/* Block 0 with its InputNorm alone: inputs "h" (B, N, D) and "gy" (B, N, D); outputs "y", "dh", "grad/<param>". */
 PD_NODISCARD enum pd_err model_graph_block(const struct model *m, int32_t batch, int32_t tokens, bool causal,
                                            struct pk_graph **ret, struct pd_why *why);
-/* Inputs "input", of texts with classes "last", and those of the loss; outputs "logits" and the loss's sums
- * (1 each) by name. */
+/* Evaluation. Inputs: "input", "last" for texts with classes, and those of the loss. Outputs: "logits", and the sums of
+ * the loss, each (1), by name. */
 PD_NODISCARD enum pd_err model_graph_eval(const struct model *m, const struct model_loss *loss, int32_t batch,
                                           int32_t context, struct pk_graph **ret, struct pd_why *why);
-/* Which attention matrices are looked at: layers (attention modules) and heads, both from 1; none named: all.
+/* The attention matrices selected for heat maps: layers (attention modules) and heads, both from 1; an empty list: all.
  * The lists are borrowed. */
 struct model_maps {
     const int64_t *layers, *heads;
     size_t layer_count, head_count;
-    int64_t times; /* that the graph runs: what is stored of all of them is bounded */
+    int64_t times; /* runs of the graph; bounds the memory stored for all of them */
 };
-/* Whether layer `layer` and head `head` (from 1) are among them. */
+/* Whether layer `layer` and head `head` (from 1) are selected. */
 bool model_maps_has(const struct model_maps *maps, int64_t layer, int64_t head);
-#define MODEL_MAP_BINS 64           /* of a histogram of logits */
-#define MODEL_MAP_TOKENS 1024       /* a matrix is at most so wide */
-#define MODEL_MAP_BYTES (1ll << 30) /* of all matrices of a run, as f32 */
+#define MODEL_MAP_BINS 64           /* bins of a histogram of logits */
+#define MODEL_MAP_TOKENS 1024       /* largest extent of a matrix */
+#define MODEL_MAP_BYTES (1ll << 30) /* bytes of all matrices of a run, as f32 */
 #define MODEL_MAP_HEADS 100000      /* heads times pictures of a run */
-#define MODEL_MAP_COUNT 16777216    /* logits of one head over the batch: what f32 counts exactly */
-/* Input "input" (texts with classes: and "last"). For each chosen layer l and head h, over all samples of the
- * batch, in the model's dtype:
+#define MODEL_MAP_COUNT 16777216    /* logits of one head over the batch; f32 counts exactly up to here */
+/* Heat maps. Inputs: "input", and "last" for texts with classes. Outputs for each selected layer l and head h, over all
+ * samples of the batch, in the model's dtype:
  *   "map/<l>/<h>" (N, N)      mean of A, queries by keys
  *   "abs/<l>/<h>" (N, N)      mean of |A|
- *   "softmax/<l>/<h>" (N, N)  mean of the softmax of the same logits over the same keys; not where A is that
+ *   "softmax/<l>/<h>" (N, N)  mean of the softmax of the same logits over the same keys; absent if A is softmax
  *   "reach/<l>/<h>" (1)       the largest |logit| of a visible key, r
  *   "logits/<l>/<h>" (MODEL_MAP_BINS + 1)  counts of visible logits in equal bins from -r to r; last: hidden
  *   "entropy/<l>/<h>" (1)     mean over rows of the entropy of |A| divided by its sum, in nats
  *   "rank/<l>/<h>" (1)        mean over samples of (sum s^2)^2 / sum s^4, s the singular values of A
- * Errors name fields of /diagnostics: a layer or head that the network does not have, matrices that are too
- * large. */
+ * PD_ERR_INVALID: the network has no such layer or head, or the matrices are too large; the sentence begins with a pointer
+ * into /diagnostics. */
 PD_NODISCARD enum pd_err model_graph_maps(const struct model *m, const struct model_maps *maps, int32_t batch,
                                           int32_t context, struct pk_graph **ret, struct pd_why *why);
-/* Where tokens lie in a picture: rows and columns of patches, after `lead` tokens that are no patch. Rows is 0
- * where the network reads tokens. */
+/* The grid of patches of a picture; `lead` tokens that are not patches precede them. rows is 0 if the network reads
+ * tokens. */
 struct model_grid {
     int32_t rows, columns, lead;
 };
-/* What the rows (queries) and columns (keys) of an attention matrix are. */
+/* Meaning of the rows (queries) and columns (keys) of an attention matrix. */
 enum model_axis {
-    MODEL_AXIS_TOKENS,    /* of the picture or a window of it, of the sequence */
-    MODEL_AXIS_CLASS,     /* the class token alone asks; the keys are all tokens */
-    MODEL_AXIS_CHANNELS,  /* of a head */
+    MODEL_AXIS_TOKENS,    /* tokens of the picture, of a window of it, or of the sequence */
+    MODEL_AXIS_CLASS,     /* one query, the class token; the keys are all tokens */
+    MODEL_AXIS_CHANNELS,  /* channels of a head */
     MODEL_AXIS_LANDMARKS, /* means of tokens */
 };
 enum model_axis model_attention_axis(const struct model *m, size_t i);
-/* Whether tokens see none that come later. */
+/* Whether attention is causal: a token does not attend to later ones. */
 bool model_is_causal(const struct model *m);
 struct model_grid model_grid(const struct model *m);
-/* Blocks whose activations a probe tells. */
+/* Number of blocks whose activations a probe reports. */
 size_t model_block_count(const struct model *m);
-/* Input "input"; outputs "fro/<l>", "jac_fro/<l>", "jac_q_fro/<l>", "logit_std/<l>", "logit_max/<l>" (B, H),
- * l from 1. With qk_norm jac_q_fro is that by the rows of W_Q's output behind the norm, as if x were theirs;
- * it is no Jacobian by W_Q and is not to be shown. Of attention through
- * landmarks these are of the matrix between landmarks, and "residual/<l>" (1) is that of its pseudo-inverse F+,
- * |F F+ F - F| / |F| over the batch. Also "act_rms/<b>" (1) for each block b from 1: root of the
- * mean square of its output. Without `lead`, tokens that are no patch (model_grid) are left out of A, S and
+/* Probe. Input "input"; outputs "fro/<l>", "jac_fro/<l>", "jac_q_fro/<l>", "logit_std/<l>", "logit_max/<l>", each (B, H),
+ * l from 1, and "act_rms/<b>" (1) for each block b from 1: the root mean square of its output. With qk_norm jac_q_fro is
+ * not the Jacobian by W_Q and must not be shown: it treats the normalised queries as outputs of W_Q. For landmark
+ * attention the statistics are those of the matrix F between landmarks, and "residual/<l>" (1) is |F F+ F - F| / |F| over
+ * the batch for its pseudo-inverse F+. lead = false excludes tokens that are not patches (model_grid) from A, S and
  * dA/dS. */
 PD_NODISCARD enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t context, bool lead,
                                            struct pk_graph **ret, struct pd_why *why);
-/* Classifier. Input "input" (B,C,H,W) as the spec's `pixels` says, or of texts (B, context) and "last";
- * output "logits" (B, classes). Of a network that reads points: inputs "x" and "t" (B, context), output "logits" (B, 1), u at the first
- * point of each sequence. */
+/* Inference without decoding. Images: input "input" (B, C, H, W) in the form of the spec's `pixels`; texts: "input"
+ * (B, context) and "last"; output "logits" (B, classes). Networks that read points: inputs "x" and "t" (B, context),
+ * output "logits" (B, 1), u at the first point of each sequence. */
 PD_NODISCARD enum pd_err model_graph_classify(const struct model *m, int32_t batch, int32_t context,
                                               struct pk_graph **ret, struct pd_why *why);
 /* Language model with key/value cache: `count` new tokens per sequence (prefill: a bucket; decode: 1).
- * Inputs: "input" I32 (B, count); "pos" I32 (B, count): position of each token, 0..context-1; "position" I32
- * (B): of the first; "length" I32 (B): position + count; "pick" I32 (B): flat row b * count + i whose logits
- * are wanted. States "cache_k/<l>", "cache_v/<l>" (B, heads, cache, d; bf16 if mixed), l from 0, shared by
- * all buckets of the same B and cache. Output "logits" (B, vocab). A prompt shorter than its bucket is padded
- * on the right with any valid id and position: what the padding writes into the cache lies beyond the prompt,
- * is seen by no real row, and is overwritten as decoding goes on. position + count <= cache is the caller's
- * duty (else the run fails with PD_ERR_INVALID). */
+ * Inputs: "input" I32 (B, count); "pos" I32 (B, count): position of each token, 0..context-1; "position" I32 (B): that of
+ * the first token; "length" I32 (B): position + count; "pick" I32 (B): the flat row b * count + i whose logits are
+ * output. States "cache_k/<l>", "cache_v/<l>" (B, heads, cache, d; bf16 if mixed), l from 0, shared by all buckets of the
+ * same B and cache. Output "logits" (B, vocab). A prompt shorter than its bucket is padded on the right with any valid id
+ * and position; the padding's cache entries lie beyond the prompt, no real row attends to them, and decoding overwrites
+ * them. The caller ensures position + count <= cache; otherwise the run fails with PD_ERR_INVALID. */
 PD_NODISCARD enum pd_err model_graph_decode(const struct model *m, int32_t batch, int32_t count,
                                             int32_t cache, struct pk_graph **ret, struct pd_why *why);
 
-/* Whether a language model can decode with a state of constant size: x or x^2, no bias on logits. */
+/* Whether a language model can decode with a state of constant size: attention x or x^2 without a bias on logits. */
 bool model_has_state(const struct model_spec *s);
-/* One sequence of `count` tokens as model_graph_decode (cache 0: as model_graph_decode_state) reads it, with
- * as many rows picked: "pick" I32 (count), "logits" (count, vocab). What a given text is scored with. */
+/* model_graph_decode (cache 0: model_graph_decode_state) for scoring a given text: one sequence of `count` tokens with the
+ * logits of all rows: "pick" I32 (count), "logits" (count, vocab). */
 PD_NODISCARD enum pd_err model_graph_score(const struct model *m, int32_t count, int32_t cache,
                                            struct pk_graph **ret, struct pd_why *why);
 
-/* The same as model_graph_decode with such a state instead of a cache (pk_attention_state): of the count new
- * tokens, length - position count, the others change nothing; position 0 begins anew. States "state/<l>" (B,
- * heads, pk_attention_features(degree, d), d), l from 0, shared by all buckets of the same B. There is no end
- * of the cache, but positions of a model with position embeddings stay below its context. */
+/* model_graph_decode with such a state instead of a cache (pk_attention_state): the first length - position of the count
+ * tokens update the state, the others change nothing; position 0 resets it. States "state/<l>" (B, heads,
+ * pk_attention_features(degree, d), d), l from 0, shared by all buckets of the same B. The length is not bounded by a
+ * cache; positions of a model with position embeddings stay below its context. */
 PD_NODISCARD enum pd_err model_graph_decode_state(const struct model *m, int32_t batch, int32_t count,
                                                   struct pk_graph **ret, struct pd_why *why);
 
 /* ---- parameters in back-end memory ---- */
 
-/* Memory for every parameter, allocated from the back end and zeroed; bound to execs by name. */
+/* Zeroed back-end memory for every parameter, bound to execs by name. The caller owns *ret. */
 struct model_store;
 PD_NODISCARD enum pd_err model_store_new(const struct model *m, const struct pk_backend_api *api,
                                          struct pk_backend *backend, struct model_store **ret,
@@ -628,25 +634,25 @@ struct model_store *model_store_free(struct model_store *s);
 PD_NODISCARD enum pd_err model_store_init(struct model_store *s, uint64_t seed, struct pd_why *why);
 PD_NODISCARD enum pd_err model_store_read(struct model_store *s, const struct data_st *st,
                                           struct pd_why *why);
-/* Sets parameter i to a tensor of as many floats. */
+/* Sets parameter i to a tensor with as many elements. */
 PD_NODISCARD enum pd_err model_store_set(struct model_store *s, size_t i, const struct data_st_tensor *t,
                                          struct pd_why *why);
-/* The same of the averaged weights, which a run with train.ema keeps. */
+/* model_store_read for the averaged weights (`ema.` tensors) of a run with train.ema. */
 PD_NODISCARD enum pd_err model_store_read_averages(struct model_store *s, const struct data_st *st,
                                                    struct pd_why *why);
-/* The same of what a checkpoint is to serve: its averaged weights if its metadata `polyd.serve` is "ema". */
+/* model_store_read for serving: reads the averaged weights if the metadata `polyd.serve` is "ema". */
 PD_NODISCARD enum pd_err model_store_read_served(struct model_store *s, const struct data_st *st,
                                                  struct pd_why *why);
-/* Binds the states of a teacher that this exec's graph has: the store holds the teacher. */
+/* Binds the parameters of this store, a teacher's, to the teacher states of the graph. */
 PD_NODISCARD enum pd_err model_store_bind_teacher(const struct model_store *s, struct pk_exec *exec,
                                                   const struct pk_graph *graph, struct pd_why *why);
-/* Binds the parameters that this exec's graph has. */
+/* Binds the parameters that occur in the graph. */
 PD_NODISCARD enum pd_err model_store_bind(const struct model_store *s, struct pk_exec *exec,
                                           const struct pk_graph *graph, struct pd_why *why);
 void *model_store_data(const struct model_store *s, size_t i); /* back-end memory */
-/* The state of the working copy of parameter i, whether a graph has it or not. */
+/* Writes the name of the state that holds the working copy of parameter i, whether a graph has it or not. */
 void model_copy_name(const struct model *m, size_t i, char *out, size_t size);
-/* Fills back-end memory with parameter i, of f32, rounded to bf16: to nearest, ties to even. Waits for what
- * runs. */
+/* Writes the f32 parameter i to the back-end memory `copy`, rounded to bf16 (to nearest, ties to even). Synchronises with
+ * the back end. */
 PD_NODISCARD enum pd_err model_store_round(const struct model_store *s, size_t i, void *copy,
                                            struct pd_why *why);

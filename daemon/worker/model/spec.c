@@ -81,7 +81,7 @@ static enum pd_err take_formula(const struct job_config *c, struct model_attenti
 /* The activation and its factor, where N is known. */
 static enum pd_err take_activation(const struct job_config *c, struct model_attention *a, struct pd_why *why)
 {
-    const char *row = job_activation_word(c->attention.activation);
+    const char *row = job_activation_name(c->attention.activation);
     const bool counted = job_activation_counted(c->attention.activation);
 
     if (c->attention.activation == JOB_ACTIVATION_FORMULA) {
@@ -399,7 +399,7 @@ static const struct {
     {"polyd.model.attn_dropout", NUM, true, offsetof(struct model_spec, attention.dropout), NULL},
     NEW(INT, class_depth),                 NEW(NUM, layerscale),         NEW(BOOL, class_norm_alone),
     NEW(BOOL, decay_temperature),
-    NEW_WORD(equation, "none " DATA_EQUATION_WORDS),                     NEW(INT, head_width),
+    NEW_WORD(equation, "none " DATA_EQUATION_NAMES),                     NEW(INT, head_width),
     NEW(INT, grid[0]),                     NEW(INT, grid[1]),            NEW(INT, test_grid[0]),
     NEW(INT, test_grid[1]),                NEW(NUM, coefficient),        NEW(NUM, step),
     CLASS(WORD, phi, PK_EACH_PHI(ROW)),    CLASS(INT, degree, NULL),     CLASS(WORD, scale, "none fixed k learned"),

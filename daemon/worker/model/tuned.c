@@ -22,11 +22,11 @@ struct record {
 struct model_tuned {
     void (*log)(void *user, int level, const char *line);
     void *user;
-    char folder[4096];                /* "": none */
-    char path[4096];                  /* "": no file */
-    struct model_tuned_keeper keeper; /* recall NULL: there is none */
-    struct pk_backend_info device;    /* sm 0: not met yet */
-    size_t fresh;                     /* records made here */
+    char folder[4096];              /* "": none */
+    char path[4096];                /* "": no file */
+    struct model_tuned_store store; /* recall NULL: none */
+    struct pk_backend_info device;  /* sm 0: model_tuned_recall has not been called */
+    size_t fresh;                   /* records measured by this process */
     struct record *record;
     size_t count, cap;
 };
@@ -86,7 +86,7 @@ static void read_line(struct model_tuned *t, char *line)
         (void)add(t, line, value, n);
 }
 
-enum pd_err model_tuned_new(const char *folder, const struct model_tuned_keeper *keeper,
+enum pd_err model_tuned_new(const char *folder, const struct model_tuned_store *store,
                             void (*log)(void *user, int level, const char *line), void *user,
                             struct model_tuned **ret, struct pd_why *why)
 {
@@ -99,11 +99,11 @@ enum pd_err model_tuned_new(const char *folder, const struct model_tuned_keeper 
     t->log = log;
     t->user = user;
     *ret = t;
-    if (keeper)
-        t->keeper = *keeper;
+    if (store)
+        t->store = *store;
     if (folder && snprintf(t->folder, sizeof t->folder, "%s", folder) >= (int)sizeof t->folder)
         t->folder[0] = '\0';
-    if (!folder || keeper)
+    if (!folder || store)
         return PD_OK;
     if ((mkdir(folder, 0750) != 0 && errno != EEXIST) ||
         snprintf(t->path, sizeof t->path, "%s/" FILE_NAME, folder) >= (int)sizeof t->path) {
@@ -139,12 +139,12 @@ static size_t get(void *user, const char *key, void *value, size_t size)
     return r->size;
 }
 
-static void tell_keeper(struct model_tuned *t, const char *key, const void *value, size_t size)
+static void report_record(struct model_tuned *t, const char *key, const void *value, size_t size)
 {
     if (!t->device.sm || !add(t, key, value, size))
         return;
     t->fresh++;
-    t->keeper.report(t->keeper.ctx, &t->device, key, value, size);
+    t->store.report(t->store.ctx, &t->device, key, value, size);
 }
 
 /* One write of one line: those of other workers do not come between. */
@@ -156,8 +156,8 @@ static void put(void *user, const char *key, const void *value, size_t size)
     size_t at = strlen(key);
     int fd;
 
-    if (t->keeper.report) {
-        tell_keeper(t, key, value, size);
+    if (t->store.report) {
+        report_record(t, key, value, size);
         return;
     }
     if (at + 2 * size + 3 > sizeof line || strpbrk(key, "\t\n") || !add(t, key, value, size))
@@ -176,7 +176,7 @@ static void put(void *user, const char *key, const void *value, size_t size)
     close(fd);
 }
 
-static void say(void *user, int level, const char *text)
+static void log_line(void *user, int level, const char *text)
 {
     struct model_tuned *t = user;
 
@@ -186,16 +186,16 @@ static void say(void *user, int level, const char *text)
 
 void model_tuned_lend(struct model_tuned *t, struct pk_host *host)
 {
-    bool kept = t->path[0] || t->keeper.recall;
+    bool kept = t->path[0] || t->store.recall;
 
     host->user = t;
-    host->log = say;
+    host->log = log_line;
     host->tuned_get = kept ? get : NULL;
     host->tuned_put = kept ? put : NULL;
     host->cache_dir = t->folder[0] ? t->folder : NULL;
 }
 
-/* From the keeper. One that cannot be a record is the keeper's mistake or a broken file's: it is left out. */
+/* A record from the store; a malformed one is ignored. */
 static void take(void *to, const char *key, const void *value, size_t size)
 {
     struct model_tuned *t = to;
@@ -209,12 +209,12 @@ static void take(void *to, const char *key, const void *value, size_t size)
     }
 }
 
-void model_tuned_meet(struct model_tuned *t, const struct pk_backend_info *device)
+void model_tuned_recall(struct model_tuned *t, const struct pk_backend_info *device)
 {
-    if (!t->keeper.recall || !device->sm) /* a CPU measures nothing */
+    if (!t->store.recall || !device->sm) /* a CPU measures nothing */
         return;
     t->device = *device;
-    t->keeper.recall(t->keeper.ctx, device, take, t);
+    t->store.recall(t->store.ctx, device, take, t);
 }
 
 void model_tuned_count(const struct model_tuned *t, size_t *ret_known, size_t *ret_new)

@@ -32,9 +32,9 @@ struct pk_comm_api;
 PD_NODISCARD enum pd_err attempt_rendezvous(struct attempt *a, const struct pk_comm_api *comm, void *out,
                                             struct pd_why *why);
 
-struct model_tuned_keeper;
+struct model_tuned_store;
 /* Stores measured choices of this attempt's back end in polyd. `a` is borrowed. */
-struct model_tuned_keeper attempt_tuned(struct attempt *a);
+struct model_tuned_store attempt_tuned(struct attempt *a);
 
 /* role_serve.c */
 int role_serve(struct attempt *a);

@@ -206,7 +206,7 @@ enum pd_err serve_run(const struct serve_host *host, struct pd_why *why)
                                     .threads = (int)host->threads,
                                     .bf16_weights = host->bf16_weights,
                                     .cuda = host->cuda,
-                                    .keeper = host->tuned,
+                                    .store = host->tuned,
                                     .memory = host->memory_kind == 1   ? SERVE_MEMORY_CACHE
                                               : host->memory_kind == 2 ? SERVE_MEMORY_STATE
                                                                        : SERVE_MEMORY_AUTO,

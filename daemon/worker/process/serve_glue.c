@@ -53,7 +53,7 @@ int worker_serve_main(int argc, char **argv)
                               .load = host_load};
     struct pd_why why = {""};
     const char *weights, *number;
-    struct model_tuned_keeper keeper;
+    struct model_tuned_store store;
     enum pd_err err;
 
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -68,8 +68,8 @@ int worker_serve_main(int argc, char **argv)
     host.bf16_weights = weights && strcmp(weights, "bf16") == 0;
     number = args_get(argc, argv, "--device");
     host.cuda = number && strcmp(number, "cuda") == 0;
-    keeper = attempt_tuned(&a);
-    host.tuned = &keeper;
+    store = attempt_tuned(&a);
+    host.tuned = &store;
     number = args_get(argc, argv, "--decode");
     host.memory_kind = !number ? 0 : strcmp(number, "cache") == 0 ? 1 : strcmp(number, "state") == 0 ? 2 : 0;
     number = args_get(argc, argv, "--delay-us");

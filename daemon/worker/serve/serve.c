@@ -201,7 +201,7 @@ enum pd_err serve_open(const struct serve_options *options, struct serve **ret, 
     s->memory_max = options->memory_max;
     s->memory_kind = options->memory;
     s->api = pk_backend_cpu();
-    err = model_tuned_new(options->tuned, options->keeper, backend_log, NULL, &s->tuned, why);
+    err = model_tuned_new(options->tuned, options->store, backend_log, NULL, &s->tuned, why);
     if (err == PD_OK && options->cuda) {
         s->info.platform = "polyd_cuda";
         err = pk_backend_load("cuda", PK_LOAD_RUN, &s->api, why);
@@ -213,7 +213,7 @@ enum pd_err serve_open(const struct serve_options *options, struct serve **ret, 
     if (err == PD_OK)
         err = s->api->info(s->backend, &device, why);
     if (err == PD_OK)
-        model_tuned_meet(s->tuned, &device);
+        model_tuned_recall(s->tuned, &device);
     if (err == PD_OK)
         err = read_checkpoint(s, options, why);
     if (err != PD_OK)

@@ -39,7 +39,7 @@ enum serve_memory_kind {
     SERVE_MEMORY_STATE, /* a state of constant size: attention of x and x^2 only */
 };
 
-struct model_tuned_keeper;
+struct model_tuned_store;
 
 struct serve_options {
     const char *job; /* resolved job document of the run that trained it, JSON */
@@ -52,9 +52,9 @@ struct serve_options {
     bool bf16_weights;   /* store a language model's matrices in bf16: half the memory, faster tokens */
     bool cuda;           /* on the GPU that the process sees: matrices, activations and caches in bf16 */
     const char *tuned;   /* folder of a back end's measured choices (model_tuned_new); NULL = none */
-    const struct model_tuned_keeper *keeper; /* stores them instead of the folder; may be NULL */
-    uint32_t batch_max;   /* largest batch bucket of a classifier, of either kind; 0 = 32 */
-    uint32_t streams_max; /* 0 = 16 */
+    const struct model_tuned_store *store; /* stores them instead of the folder; may be NULL */
+    uint32_t batch_max;                    /* largest batch bucket of a classifier, of either kind; 0 = 32 */
+    uint32_t streams_max;                  /* 0 = 16 */
 };
 
 struct serve_info {

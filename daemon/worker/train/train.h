@@ -14,7 +14,7 @@
 #include "kernels/base/buf.h"
 #include "kernels/base/err.h"
 
-struct model_tuned_keeper;
+struct model_tuned_store;
 struct pk_comm_api;
 struct job_config;
 
@@ -118,9 +118,8 @@ struct train_host {
     enum train_stop (*stop)(void *user);
     /* True once per request for a checkpoint. */
     bool (*checkpoint_now)(void *user);
-    /* Keeps a back end's measured choices (daemon/worker/model/tuned.h); NULL: a file in train_dirs.cache
-     * does. */
-    const struct model_tuned_keeper *tuned;
+    /* Store of measured choices (daemon/worker/model/tuned.h); NULL: a file in train_dirs.cache. */
+    const struct model_tuned_store *tuned;
     const char *program; /* SHA-256 of the worker's executable, in hex; NULL = not known */
 };
 

@@ -147,19 +147,19 @@ static int region(const struct grid *g, int64_t window, int64_t token)
 static struct pk_val mask_of(struct net *n, const struct grid *g)
 {
     const int64_t tokens = g->window * g->window, windows = windows_of(g);
-    uint8_t *keep = malloc((size_t)(windows * tokens * tokens));
+    uint8_t *visible = malloc((size_t)(windows * tokens * tokens));
     struct pk_val mask;
 
-    if (!keep) {
+    if (!visible) {
         n->failed = true;
         return PK_NONE;
     }
     for (int64_t w = 0; w < windows; w++)
         for (int64_t i = 0; i < tokens; i++)
             for (int64_t j = 0; j < tokens; j++)
-                keep[(w * tokens + i) * tokens + j] = region(g, w, i) == region(g, w, j);
-    mask = pk_const(n->g, PK_U8, PK_SHAPE(windows, tokens, tokens), keep);
-    free(keep);
+                visible[(w * tokens + i) * tokens + j] = region(g, w, i) == region(g, w, j);
+    mask = pk_const(n->g, PK_U8, PK_SHAPE(windows, tokens, tokens), visible);
+    free(visible);
     return mask;
 }
 

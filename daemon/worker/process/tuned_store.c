@@ -1,4 +1,4 @@
-/* Between a back end's measured choices and the link: polyd keeps them, for every worker on such a GPU. */
+/* Connects struct model_tuned_store to the link: polyd stores the records for all workers on the same kind of GPU. */
 #include "daemon/worker/model/tuned.h"
 #include "daemon/worker/process/attempt.h"
 #include "kernels/base/log.h"
@@ -32,7 +32,7 @@ static void report(void *ctx, const struct pk_backend_info *device, const char *
         pd_log(PD_LOG_WARNING, "worker", "measured_choice=lost bytes=%zu key=\"%.100s\"", size, key);
 }
 
-struct model_tuned_keeper attempt_tuned(struct attempt *a)
+struct model_tuned_store attempt_tuned(struct attempt *a)
 {
-    return (struct model_tuned_keeper){.ctx = a, .recall = recall, .report = report};
+    return (struct model_tuned_store){.ctx = a, .recall = recall, .report = report};
 }

@@ -55,7 +55,7 @@ static void t10(struct check *c)
     struct losses *l = c->memory;
 
     if (!l) {
-        c->memory = l = check_kept(c, sizeof *l + patch_count * SEEDS_MAX * k_count * sizeof(double));
+        c->memory = l = check_alloc(c, sizeof *l + patch_count * SEEDS_MAX * k_count * sizeof(double));
         if (!l)
             return;
         l->patches = patch_count;
@@ -125,7 +125,7 @@ static void t10_finish(struct check *c)
     size_t patch_count, k_count;
     const double *patches = check_list(c, "patch", &patch_count), *ks = check_list(c, "k", &k_count);
     struct losses *l = c->memory;
-    double tokens[PATCHES_MAX], best[PATCHES_MAX], *slopes = check_kept(c, RESAMPLES * sizeof *slopes), b;
+    double tokens[PATCHES_MAX], best[PATCHES_MAX], *slopes = check_alloc(c, RESAMPLES * sizeof *slopes), b;
     int64_t all[SEEDS_MAX], some[SEEDS_MAX];
     struct check_plot *curves = check_plot(c, "Validation loss against k, mean over seeds", "k", true, "loss",
                                            false),
@@ -183,15 +183,17 @@ static void t10_finish(struct check *c)
             mean += (log(best[q]) - b * log(tokens[q])) / (double)patch_count;
         check_point(c, fit, tokens[p], exp(mean + b * log(tokens[p])), 0);
     }
-    check_say(c,
-              "b = %.2f, 95 %% bootstrap interval %.2f to %.2f over %lld seeds, of networks trained for %g "
-              "steps only.",
-              b, slopes[(int)(0.025 * RESAMPLES)], slopes[(int)(0.975 * RESAMPLES) - 1], (long long)c->seeds,
-              check_param(c, "steps"));
-    check_say(c, "Under x^p the constant and the scale of the weights are one degree of freedom: Q and K "
-                 "times lambda multiply S^p by lambda^(2p). A best k "
-                 "can be compared only where optimiser and initialisation are the same. E01's sweep asks the "
-                 "same of larger networks; its analysis has this fit.");
+    check_evidence(
+        c,
+        "b = %.2f, 95 %% bootstrap interval %.2f to %.2f over %lld seeds, of networks trained for %g "
+        "steps only.",
+        b, slopes[(int)(0.025 * RESAMPLES)], slopes[(int)(0.975 * RESAMPLES) - 1], (long long)c->seeds,
+        check_param(c, "steps"));
+    check_evidence(
+        c, "Under x^p the constant and the scale of the weights are one degree of freedom: Q and K "
+           "times lambda multiply S^p by lambda^(2p). A best k "
+           "can be compared only where optimiser and initialisation are the same. E01's sweep asks the "
+           "same of larger networks; its analysis has this fit.");
 }
 
 const struct check_theorem check_T10 = {

@@ -63,9 +63,9 @@ double *check_numbers(struct check *c, size_t count)
     return memory;
 }
 
-void *check_kept(struct check *c, size_t bytes)
+void *check_alloc(struct check *c, size_t bytes)
 {
-    void *memory = c->err == PD_OK ? pd_arena_alloc(c->kept, bytes ? bytes : 1) : NULL;
+    void *memory = c->err == PD_OK ? pd_arena_alloc(c->arena, bytes ? bytes : 1) : NULL;
 
     if (!memory)
         check_fail(c, PD_ERR_NOMEM, "no memory for the check");
@@ -96,14 +96,14 @@ enum pd_err check_run(const struct job_config *config, const struct check_host *
                       struct check_summary *ret, struct pd_buf *ret_json, struct pd_why *why)
 {
     struct check c = {
-        .config = config, .host = host, .theorem = theorems[config->check.theorem], .kept = pd_arena_new()};
+        .config = config, .host = host, .theorem = theorems[config->check.theorem], .arena = pd_arena_new()};
     struct pd_buf json;
 
     c.plot_tail = &c.plots;
     c.seeds = (int64_t)check_param(&c, "seeds");
     pd_buf_init(&c.evidence, CHECK_JSON_BYTES);
     pd_buf_init(&json, CHECK_JSON_BYTES);
-    if (!c.kept)
+    if (!c.arena)
         check_fail(&c, PD_ERR_NOMEM, "no memory for the check");
     for (c.nth = 0; c.nth < c.seeds && check_go(&c, 0); c.nth++) {
         c.seed = (uint64_t)check_param(&c, "seed") + (uint64_t)c.nth;
@@ -134,6 +134,6 @@ enum pd_err check_run(const struct job_config *config, const struct check_host *
     free(c.rows);
     pd_buf_done(&c.evidence);
     pd_buf_done(&json);
-    pd_arena_free(c.kept);
+    pd_arena_free(c.arena);
     return c.err == PD_OK ? PD_OK : pd_fail(why, c.err, "%s", c.why.text);
 }

@@ -1,8 +1,8 @@
 /* daemon/worker/check/closed.h: closed forms of the polynomial papers' norms.
  *
  * X (N, D) has entries N(0, sigma_x^2), Q and K (D, d) entries N(0, sigma_t^2), all independent; powers are
- * elementwise. Given X, the entries of XQ and XK are independent Gaussians of variance sigma_t^2 |x_i|^2, which gives
- * the exact moments below (theorems 4.2 and 4.3; the papers have the leading term in N). */
+ * elementwise. Given X, the entries of XQ and XK are independent Gaussians with variance sigma_t^2 |x_i|^2; the exact
+ * moments below follow (theorems 4.2 and 4.3; the papers give the leading term in N). */
 #pragma once
 
 struct check_shape {
@@ -19,7 +19,7 @@ double check_rising(int p, double m);
 
 /* E ||(X Q K^T X^T / sqrt d)^p||_F^2 */
 double check_power_square(const struct check_shape *s, int p);
-/* Its leading term, rooted: N sqrt((2p-1)!!) D^p (sigma_x sigma_t)^(2p). */
+/* Square root of its leading term in N: N sqrt((2p-1)!!) D^p (sigma_x sigma_t)^(2p). */
 double check_power_leading(const struct check_shape *s, int p);
 /* E ||d (X Q K^T X^T)^p / dQ||_F^2, without a factor 1/sqrt d. */
 double check_gradient_square(const struct check_shape *s, int p);

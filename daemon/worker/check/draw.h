@@ -4,15 +4,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A stream of draws. What it gives depends on seed, stream and index alone. */
+/* A stream of random numbers, determined by seed, stream and index. */
 struct check_draws {
     uint64_t key;
-    uint32_t stream, index; /* what is drawn for; which one of these */
+    uint32_t stream, index; /* the quantity drawn; the number of its instance */
     uint64_t at;            /* blocks of four words drawn so far */
 };
 
 struct check_draws check_draws(uint64_t seed, uint32_t stream, uint32_t index);
-/* Two numbers in (0, 1), of 53 bits. */
+/* Two uniform numbers in (0, 1) with 53 random bits each. */
 void check_uniform2(struct check_draws *d, double ret[2]);
-/* n independent numbers of N(0, sigma^2), by Box and Muller. */
+/* n independent numbers from N(0, sigma^2), by Box and Muller. */
 void check_normals(struct check_draws *d, double sigma, double *ret, size_t n);

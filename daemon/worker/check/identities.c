@@ -219,9 +219,9 @@ static void t20(struct check *c)
             }
         }
     }
-    check_say(c, "The optimiser decays by the scheduled rate, then steps; its first momentum is the "
-                 "gradient. L2 in the gradient is another method as soon "
-                 "as there is momentum. AdamW keeps 8 bytes for each parameter, mSGDW 4.");
+    check_evidence(c, "The optimiser decays by the scheduled rate, then steps; its first momentum is the "
+                      "gradient. L2 in the gradient is another method as soon "
+                      "as there is momentum. AdamW keeps 8 bytes for each parameter, mSGDW 4.");
 }
 
 const struct check_theorem check_T20 = {

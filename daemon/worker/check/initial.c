@@ -65,9 +65,10 @@ static void t9(struct check *c)
         check_point(c, here, check_stat_root(&square), soft.mean, check_stat_se(&soft));
         check_point(c, raw, check_stat_root(&square), cubic.mean, check_stat_se(&cubic));
     }
-    check_say(c, "At initialisation the raw cubic is nearer to softmax's norm than the scaled one, which is "
-                 "far below it; only once "
-                 "logits have grown is the raw cubic too large. Figure 2 of the papers is about training.");
+    check_evidence(
+        c, "At initialisation the raw cubic is nearer to softmax's norm than the scaled one, which is "
+           "far below it; only once "
+           "logits have grown is the raw cubic too large. Figure 2 of the papers is about training.");
 }
 
 const struct check_theorem check_T9 = {
@@ -136,9 +137,10 @@ static void t11(struct check *c)
             check_point(c, line, p, expected, 0);
         }
     }
-    check_say(c, "At initialisation the derivative falls by an order of magnitude with each degree, and at "
-                 "logits of deviation 1 it "
-                 "grows with the degree: whether a high degree trains depends on the size of the logits.");
+    check_evidence(c,
+                   "At initialisation the derivative falls by an order of magnitude with each degree, and at "
+                   "logits of deviation 1 it "
+                   "grows with the degree: whether a high degree trains depends on the size of the logits.");
 }
 
 const struct check_theorem check_T11 = {

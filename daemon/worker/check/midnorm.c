@@ -201,10 +201,11 @@ static void t16(struct check *c)
     invariance(c, false, plot);
     invariance(c, true, plot);
     spectrum(c);
-    check_say(c, "Scaling W_2, and under ReLU W_1, changes neither output nor Jacobian; gradients by them "
-                 "scale as 1/c. Under GELU the invariance to "
-                 "W_1 is only approximate. The bound of equation 16 halves when the input doubles: it "
-                 "depends on the data.");
+    check_evidence(c,
+                   "Scaling W_2, and under ReLU W_1, changes neither output nor Jacobian; gradients by them "
+                   "scale as 1/c. Under GELU the invariance to "
+                   "W_1 is only approximate. The bound of equation 16 halves when the input doubles: it "
+                   "depends on the data.");
 }
 
 const struct check_theorem check_T16 = {
@@ -311,9 +312,10 @@ static void t19(struct check *c)
     if (count > 1 && eps[count - 1] >= 1e-3)
         check_value(c, last / first, NAN, NAN, 1, INFINITY,
                     "one c for the layer: at the greatest epsilon over that at the smallest (rising)");
-    check_say(c, "MidNorm takes a scale that all heads share out of the network: its gradient is zero but "
-                 "for epsilon. A scale for each head keeps "
-                 "its meaning.");
+    check_evidence(c,
+                   "MidNorm takes a scale that all heads share out of the network: its gradient is zero but "
+                   "for epsilon. A scale for each head keeps "
+                   "its meaning.");
 }
 
 const struct check_theorem check_T19 = {

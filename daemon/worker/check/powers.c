@@ -107,9 +107,9 @@ static void t4(struct check *c)
         check_report(c, check_power_leading(&s, p) / s.n, NAN, NAN,
                      "p = %d, constant of N with weights of deviation D^(-1/2)", p);
     }
-    check_say(c, "The norm grows as N to the first power. Its constant, √((2p-1)!!) D^p (σ_x "
-                 "σ_t)^(2p), is what the "
-                 "O hides.");
+    check_evidence(c, "The norm grows as N to the first power. Its constant, √((2p-1)!!) D^p (σ_x "
+                      "σ_t)^(2p), is what the "
+                      "O hides.");
 }
 
 const struct check_theorem check_T4 = {
@@ -195,9 +195,10 @@ static void t7(struct check *c)
             check_report(c, check_rising(p, s.head) / pow(s.head, p), NAN, 1,
                          "p = %d: P_p(d) / d^p, which setting the cross term to zero loses", p);
         }
-    check_say(c, "The conclusion O(N) stands. The proof loses p² from equation 66 on, and the cross term of "
-                 "equations 69 and "
-                 "70 is not zero for p ≥ 2: z depends on K.");
+    check_evidence(
+        c, "The conclusion O(N) stands. The proof loses p² from equation 66 on, and the cross term of "
+           "equations 69 and "
+           "70 is not zero for p ≥ 2: z depends on K.");
 }
 
 const struct check_theorem check_T7 = {
@@ -274,7 +275,7 @@ static void t5(struct check *c)
                             form ? ps[a] - 0.2 : 0.9, form ? ps[a] + 0.2 : 1.1, "p = %g, exponent of N, %s",
                             ps[a], form ? "matrix power" : "elementwise power");
         }
-    check_say(c, "The elementwise power grows as N for every p, the matrix power as N^p.");
+    check_evidence(c, "The elementwise power grows as N for every p, the matrix power as N^p.");
 }
 
 const struct check_theorem check_T5 = {
@@ -356,9 +357,9 @@ static void t8(struct check *c)
         check_ratio(c, s * pow(all[p - 1], -0.5 / p), NAN, crossing, 0.98, 1.02,
                     "p = %d, deviation at which the scaled power reaches softmax's ceiling √N", p);
     }
-    check_say(c, "Divided by √N the norm is √N times √((2p-1)!!) s^p for every N. Above s = "
-                 "((2p-1)!!)^(-1/(2p)) the "
-                 "scaled power exceeds anything that softmax can do.");
+    check_evidence(c, "Divided by √N the norm is √N times √((2p-1)!!) s^p for every N. Above s = "
+                      "((2p-1)!!)^(-1/(2p)) the "
+                      "scaled power exceeds anything that softmax can do.");
 }
 
 const struct check_theorem check_T8 = {

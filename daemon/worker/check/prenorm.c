@@ -107,8 +107,8 @@ static void update_sizes(struct check *c, const char *optimiser, double ret[2])
     static const double kappas[2] = {1, 1000};
     struct model_spec spec = check_net_spec(MODEL_S2, (int32_t)check_param(c, "width"),
                                             (int32_t)check_param(c, "depth"), 14, PK_F64);
-    const size_t room = (size_t)spec.width * (size_t)spec.width * 4;
-    double *before = check_numbers(c, room);
+    const size_t capacity = (size_t)spec.width * (size_t)spec.width * 4;
+    double *before = check_numbers(c, capacity);
     struct check_net net;
 
     ret[0] = ret[1] = NAN;
@@ -183,9 +183,10 @@ static void t14(struct check *c)
     check_report(c, update[1] / update[0], NAN, 1, "S2, AdamW: first update at kappa 1000 over that at 1");
     update_sizes(c, "msgdw", update);
     check_report(c, update[1] / update[0], NAN, NAN, "S2, mSGDW: first update at kappa 1000 over that at 1");
-    check_say(c, "Large embeddings shrink every weight gradient by the same factor, through the Jacobian of "
-                 "the final norm; none vanishes with "
-                 "depth. InputNorm (S3) removes the dependence. AdamW does not feel the factor, mSGDW does.");
+    check_evidence(
+        c, "Large embeddings shrink every weight gradient by the same factor, through the Jacobian of "
+           "the final norm; none vanishes with "
+           "depth. InputNorm (S3) removes the dependence. AdamW does not feel the factor, mSGDW does.");
 }
 
 const struct check_theorem check_T14 = {
@@ -367,10 +368,11 @@ static void t15(struct check *c)
             check_point(c, b, t, 1, 0);
         }
     }
-    check_say(c,
-              "With g = %g the Jacobian by the input is 1/g of what it was, exactly; the proposition says "
-              "that it stays.",
-              g);
+    check_evidence(
+        c,
+        "With g = %g the Jacobian by the input is 1/g of what it was, exactly; the proposition says "
+        "that it stays.",
+        g);
 }
 
 const struct check_theorem check_T15 = {

@@ -58,9 +58,10 @@ static void t6(struct check *c)
         check_point(c, line, p, exact / claimed, 0);
         check_point(c, bound, p, 1, 0);
     }
-    check_say(c, "D^p (2p-1)!! is a lower bound: the expansion keeps the terms of distinct indices alone, "
-                 "and those that it drops "
-                 "are positive.");
+    check_evidence(c,
+                   "D^p (2p-1)!! is a lower bound: the expansion keeps the terms of distinct indices alone, "
+                   "and those that it drops "
+                   "are positive.");
 }
 
 const struct check_theorem check_T6 = {

@@ -334,9 +334,10 @@ static void t17(struct check *c)
     projector(c);
     directions(c, second);
     residuals(c);
-    check_say(c, "Both propositions hold exactly. Equation 11 as printed does not give the Jacobian; its "
-                 "projector needs q, not q'. Squared norms of "
-                 "independent vectors add up, those of the residual branches of a network need not.");
+    check_evidence(c,
+                   "Both propositions hold exactly. Equation 11 as printed does not give the Jacobian; its "
+                   "projector needs q, not q'. Squared norms of "
+                   "independent vectors add up, those of the residual branches of a network need not.");
 }
 
 const struct check_theorem check_T17 = {

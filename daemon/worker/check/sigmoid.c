@@ -312,7 +312,7 @@ static void t12(struct check *c)
     for (size_t k = 0; k < d_count; k++) {
         const int64_t draws = (int64_t)fmax(20, ceil(check_param(c, "draws") / ds[k]));
         const size_t size = factor_count * l.count * sizeof(struct check_stat);
-        struct sweep s = {.own = check_kept(c, size), .apart = check_kept(c, size)};
+        struct sweep s = {.own = check_alloc(c, size), .apart = check_alloc(c, size)};
 
         if (!s.own || !s.apart)
             return;
@@ -325,10 +325,10 @@ static void t12(struct check *c)
         doubling(c);
         with_mean(c, &l);
     }
-    check_say(c, "Independent weights: α = 1/2 keeps the variance free of n, at E a², about a quarter. "
-                 "Self-attention: beyond the "
-                 "crossover, about 4 d / s² tokens, α = 1 does, and doubling a sequence leaves y "
-                 "unchanged under α = 1 alone.");
+    check_evidence(c, "Independent weights: α = 1/2 keeps the variance free of n, at E a², about a quarter. "
+                      "Self-attention: beyond the "
+                      "crossover, about 4 d / s² tokens, α = 1 does, and doubling a sequence leaves y "
+                      "unchanged under α = 1 alone.");
 }
 
 const struct check_theorem check_T12 = {

@@ -86,9 +86,10 @@ static void t1(struct check *c)
         check_point(c, one, ts[t_count > 1], 1, 0);
         check_point(c, one, ts[t_count - 1], 1, 0);
     }
-    check_say(c, "Every norm lies between 1 (uniform rows, t = 0) and √N (one-hot rows); the papers give "
-                 "the upper "
-                 "bound only.");
+    check_evidence(c,
+                   "Every norm lies between 1 (uniform rows, t = 0) and √N (one-hot rows); the papers give "
+                   "the upper "
+                   "bound only.");
 }
 
 const struct check_theorem check_T1 = {
@@ -212,9 +213,9 @@ static void t2(struct check *c)
         for (int i = 0; i < BINS; i++)
             check_point(c, bars, (i + 0.5) * 0.25 / BINS, (double)t.bin[i], 0);
     }
-    check_say(c, "No row exceeds ‖J‖² = 1/4, which the row (1/2, 1/2, 0, ..) reaches: the bound for N "
-                 "rows is √N / 2. "
-                 "The papers' 2 √N allows 4 a row, sixteen times the square.");
+    check_evidence(c, "No row exceeds ‖J‖² = 1/4, which the row (1/2, 1/2, 0, ..) reaches: the bound for N "
+                      "rows is √N / 2. "
+                      "The papers' 2 √N allows 4 a row, sixteen times the square.");
 }
 
 const struct check_theorem check_T2 = {
@@ -287,9 +288,10 @@ static void t3(struct check *c)
         for (size_t k = 0; k < n_count; k++)
             check_point(c, root, ns[k], sqrt(ns[k]), 0);
     }
-    check_say(c, "At logits of standard deviation up to 1 the norm is e^(s²/2) for every N; it grows with N "
-                 "only where "
-                 "rows are sharp.");
+    check_evidence(
+        c, "At logits of standard deviation up to 1 the norm is e^(s²/2) for every N; it grows with N "
+           "only where "
+           "rows are sharp.");
 }
 
 const struct check_theorem check_T3 = {

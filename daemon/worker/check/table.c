@@ -13,7 +13,7 @@ static const char *kept_text(struct check *c, const char *fmt, va_list args)
     char *copy;
 
     vsnprintf(text, sizeof text, fmt, args);
-    copy = c->err == PD_OK ? pd_arena_strdup(c->kept, text) : NULL;
+    copy = c->err == PD_OK ? pd_arena_strdup(c->arena, text) : NULL;
     if (!copy)
         check_fail(c, PD_ERR_NOMEM, "no memory for the table");
     return copy;
@@ -26,16 +26,16 @@ void check_of_all(struct check *c, bool all)
 
 static void add(struct check *c, struct check_row row, const char *fmt, va_list args)
 {
-    if (c->row_count == c->row_room) {
-        size_t room = c->row_room ? 2 * c->row_room : 64;
-        struct check_row *grown = realloc(c->rows, room * sizeof *grown);
+    if (c->row_count == c->row_capacity) {
+        size_t capacity = c->row_capacity ? 2 * c->row_capacity : 64;
+        struct check_row *grown = realloc(c->rows, capacity * sizeof *grown);
 
         if (!grown) {
             check_fail(c, PD_ERR_NOMEM, "no memory for the table");
             return;
         }
         c->rows = grown;
-        c->row_room = room;
+        c->row_capacity = capacity;
     }
     row.what = kept_text(c, fmt, args);
     row.any_seed = c->all;
@@ -93,7 +93,7 @@ void check_report(struct check *c, double value, double se, double expected, con
     va_end(args);
 }
 
-void check_say(struct check *c, const char *fmt, ...)
+void check_evidence(struct check *c, const char *fmt, ...)
 {
     char text[1024];
     va_list args;
@@ -110,7 +110,7 @@ void check_say(struct check *c, const char *fmt, ...)
 
 static const char *copied(struct check *c, const char *text)
 {
-    char *copy = c->err == PD_OK ? pd_arena_strdup(c->kept, text) : NULL;
+    char *copy = c->err == PD_OK ? pd_arena_strdup(c->arena, text) : NULL;
 
     if (!copy)
         check_fail(c, PD_ERR_NOMEM, "no memory for a plot");
@@ -120,7 +120,7 @@ static const char *copied(struct check *c, const char *text)
 struct check_plot *check_plot(struct check *c, const char *title, const char *x, bool x_log, const char *y,
                               bool y_log)
 {
-    struct check_plot *p = check_kept(c, sizeof *p);
+    struct check_plot *p = check_alloc(c, sizeof *p);
 
     if (!p)
         return NULL;
@@ -135,7 +135,7 @@ struct check_plot *check_plot(struct check *c, const char *title, const char *x,
 struct check_series *check_series(struct check *c, struct check_plot *p, const char *form, const char *fmt,
                                   ...)
 {
-    struct check_series *s = p ? check_kept(c, sizeof *s) : NULL;
+    struct check_series *s = p ? check_alloc(c, sizeof *s) : NULL;
     va_list args;
 
     if (!s)
@@ -152,18 +152,19 @@ void check_point(struct check *c, struct check_series *s, double x, double y, do
 {
     if (!s)
         return;
-    if (s->count == s->room) {
-        size_t room = s->room ? 2 * s->room : 16;
-        double *fresh = check_kept(c, 4 * room * sizeof *fresh), **part[] = {&s->x, &s->y, &s->low, &s->high};
+    if (s->count == s->capacity) {
+        size_t capacity = s->capacity ? 2 * s->capacity : 16;
+        double *fresh = check_alloc(c, 4 * capacity * sizeof *fresh),
+               **part[] = {&s->x, &s->y, &s->low, &s->high};
 
         if (!fresh)
             return;
         for (size_t k = 0; k < 4; k++) {
             if (s->count)
-                memcpy(fresh + k * room, *part[k], s->count * sizeof *fresh);
-            *part[k] = fresh + k * room;
+                memcpy(fresh + k * capacity, *part[k], s->count * sizeof *fresh);
+            *part[k] = fresh + k * capacity;
         }
-        s->room = room;
+        s->capacity = capacity;
     }
     s->x[s->count] = x;
     s->y[s->count] = y;

@@ -119,7 +119,7 @@ static void measure(struct check *c, enum model_placement placement, double ret[
 static void t18(struct check *c)
 {
     double pre[GROUPS][TAILS] = {{0}}, dnt[GROUPS][TAILS] = {{0}};
-    int *lower = c->memory ? c->memory : check_kept(c, 2 * sizeof(int));
+    int *lower = c->memory ? c->memory : check_alloc(c, 2 * sizeof(int));
     struct check_plot *plot =
         c->nth ? NULL
                : check_plot(c, "|g| at 99.9 % over |g| at 50 %, by matrix (W_q, W_k, W_v, W_o, W_1, W_2)",
@@ -148,13 +148,15 @@ static void t18_finish(struct check *c)
 
     check_report(c, lower[0], NAN, NAN,
                  "matrices, of %d over all seeds, whose ratio of quantiles is lower in DNT", lower[1]);
-    check_say(c,
-              "Of %d matrices over all seeds, %d have a lower ratio of the 99.9 %% quantile to the median in "
-              "DNT than in PreNorm.",
-              lower[1], lower[0]);
-    check_say(c, "The paper's figure compares ranges (1e-4 against 1e-5), which a learning rate can make up "
-                 "for; these numbers do not depend on scale. "
-                 "They are of a tiny pair on digits; E12 asks the same of larger networks.");
+    check_evidence(
+        c,
+        "Of %d matrices over all seeds, %d have a lower ratio of the 99.9 %% quantile to the median in "
+        "DNT than in PreNorm.",
+        lower[1], lower[0]);
+    check_evidence(
+        c, "The paper's figure compares ranges (1e-4 against 1e-5), which a learning rate can make up "
+           "for; these numbers do not depend on scale. "
+           "They are of a tiny pair on digits; E12 asks the same of larger networks.");
 }
 
 const struct check_theorem check_T18 = {

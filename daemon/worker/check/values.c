@@ -125,7 +125,7 @@ static void t13(struct check *c)
     const int64_t most = (int64_t)ns[n_count - 1];
     double *v = check_numbers(c, (size_t)(most * d)), *u = check_numbers(c, (size_t)d),
            *sum = check_numbers(c, (size_t)(POWERS * d));
-    struct check_stat *stat = check_kept(c, POWERS * n_count * sizeof *stat);
+    struct check_stat *stat = check_alloc(c, POWERS * n_count * sizeof *stat);
     struct check_plot *plot =
         c->nth ? NULL
                : check_plot(c, "Var(S) / n of sums with weights (u.v)^p", "n", true, "Var(S) / n", true);
@@ -145,9 +145,9 @@ static void t13(struct check *c)
     }
     for (size_t a = 0; a < p_count; a++)
         judge(c, (int)ps[a], ns, n_count, (double)d, s, stat + ((size_t)ps[a] - 1) * n_count, plot);
-    check_say(c, "Even powers: 1/√N keeps the variance of the output for every N. Odd powers have a "
-                 "coherent mean: beyond N* their "
-                 "variance grows as N², and 1/N keeps it.");
+    check_evidence(c, "Even powers: 1/√N keeps the variance of the output for every N. Odd powers have a "
+                      "coherent mean: beyond N* their "
+                      "variance grows as N², and 1/N keeps it.");
 }
 
 const struct check_theorem check_T13 = {

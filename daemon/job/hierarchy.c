@@ -1,4 +1,4 @@
-/* Networks of stages, as Swin is: what follows from their lists, and what the lists must fulfil. */
+/* Hierarchical networks (Swin): sizes that follow from their lists of stages, and the checks of these lists. */
 #include "daemon/job/rules.h"
 
 #include "daemon/job/internal.h"

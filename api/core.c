@@ -182,8 +182,8 @@ int api_core_changed_runs(struct api_core *core, uint64_t *seq, int64_t *out, in
 
 /* ---- open jobs -------------------------------------------------------------------------------- */
 
-enum pd_err api_core_job_room(struct api_core *core, struct store *store, int64_t most, bool *ret_room,
-                              struct pd_why *why)
+enum pd_err api_core_job_reserve(struct api_core *core, struct store *store, int64_t most, bool *ret_fits,
+                                 struct pd_why *why)
 {
     int64_t now = pd_clock_mono_us(), fresh = -1;
     bool stale;
@@ -207,8 +207,8 @@ enum pd_err api_core_job_room(struct api_core *core, struct store *store, int64_
         core->jobs = fresh;
         core->jobs_us = now;
     }
-    *ret_room = core->jobs < most;
-    core->jobs += *ret_room;
+    *ret_fits = core->jobs < most;
+    core->jobs += *ret_fits;
     pthread_mutex_unlock(&core->lock);
     return PD_OK;
 }

@@ -53,7 +53,7 @@ struct experiment_job {
     bool maximise;
     json_t *sweep; /* method and axes; NULL = none */
     struct experiment_row *rows;
-    size_t row_count, row_room;
+    size_t row_count, row_capacity;
     struct experiment_run *runs;
     size_t run_count, run_room;
     struct experiment_series series[EXPERIMENT_SERIES]; /* the first: the metric */

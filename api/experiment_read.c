@@ -132,7 +132,7 @@ static bool take_run(struct experiment_job *job, const struct store_sample *m)
 {
     bool fresh = !job->row_count || job->rows[job->row_count - 1].point != m->point;
     void *rows = job->rows, *runs = job->runs;
-    bool ok = (!fresh || grow(&rows, job->row_count, &job->row_room, sizeof *job->rows)) &&
+    bool ok = (!fresh || grow(&rows, job->row_count, &job->row_capacity, sizeof *job->rows)) &&
               grow(&runs, job->run_count, &job->run_room, sizeof *job->runs);
     struct experiment_row *row;
 

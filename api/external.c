@@ -156,7 +156,7 @@ void api_run_open(struct api_req *r)
     if (!api_failed(r))
         parsed.body = json_of(r, body);
     json_decref(body);
-    w = api_failed(r) || (!api_write_repeated(r) && !api_job_room(r))
+    w = api_failed(r) || (!api_write_repeated(r) && !api_job_reserve(r))
             ? NULL
             : api_write_begin(r, sizeof *o, true, opening_done, opening_answer);
     if (!w) {

@@ -162,7 +162,7 @@ void api_wait_drop(struct api_req *r);
 /* Waits a limited time for the pending waits, then abandons them. */
 void api_waits_end(struct api *api);
 /* Calls every wait's `gone` once. */
-void api_waits_tell_gone(struct api *api);
+void api_waits_notify_gone(struct api *api);
 /* Registers `fd` with the watcher, which reports the client's disconnection once. */
 void api_watch_fd(struct api *api, int fd, uint64_t id);
 void api_unwatch_fd(struct api *api, int fd);

@@ -143,7 +143,7 @@ void api_stop(struct api *api)
         api_stream_wake_locked(s);
     }
     pthread_mutex_unlock(&api->lock);
-    api_waits_tell_gone(api); /* unwanted work ends sooner */
+    api_waits_notify_gone(api); /* unwanted work ends sooner */
     if (api->watching) {
         uint64_t one = 1;
 

@@ -68,8 +68,8 @@ uint64_t api_core_change_seq(struct api_core *core);
 
 /* Whether the limit allows one more job that has not ended. The count is refreshed once a second and
  * increased with every call that returns true. */
-PD_NODISCARD enum pd_err api_core_job_room(struct api_core *core, struct store *store, int64_t most,
-                                           bool *ret_room, struct pd_why *why);
+PD_NODISCARD enum pd_err api_core_job_reserve(struct api_core *core, struct store *store, int64_t most,
+                                              bool *ret_fits, struct pd_why *why);
 
 /* Takes one of the `most` places for concurrent inference requests; false if all are in use. */
 bool api_core_infer_enter(struct api_core *core, int most);
@@ -137,7 +137,7 @@ void api_page_end(struct api_req *r, struct pd_buf *b, const char *kind, int64_t
 void api_page_close(struct api_req *r, struct pd_buf *b, const char *cursor);
 bool api_query_order(struct api_req *r, enum store_order *ret_order);
 /* Whether the limit allows one more job. Otherwise sets a 429 reply. */
-bool api_job_room(struct api_req *r);
+bool api_job_reserve(struct api_req *r);
 /* Tags of a job: an object of at most 100 texts. */
 bool api_tags_ok(struct api_req *r, json_t *tags);
 /* The empty object, or nothing. */

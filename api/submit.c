@@ -626,7 +626,7 @@ static void dry_run(struct api_req *r, struct request *q, bool start)
     dry_plan(d);
 }
 
-bool api_job_room(struct api_req *r)
+bool api_job_reserve(struct api_req *r)
 {
     struct store *store = api_reader(r);
     struct pd_why why = {.text = ""};
@@ -635,7 +635,7 @@ bool api_job_room(struct api_req *r)
 
     if (!store)
         return false;
-    err = api_core_job_room(api_core_of(api_of(r)), store, api_settings_of(r)->jobs, &room, &why);
+    err = api_core_job_reserve(api_core_of(api_of(r)), store, api_settings_of(r)->jobs, &room, &why);
     if (err != PD_OK)
         api_fail_why(r, err, &why);
     else if (!room)
@@ -953,7 +953,7 @@ void api_job_submit(struct api_req *r)
         dry_run(r, &q, api_query_flag(r, "start"));
     } else if (api_write_repeated(r)) {
         submit(r, &q, false);
-    } else if (api_job_room(r)) {
+    } else if (api_job_reserve(r)) {
         for (size_t i = 0; i < q.count && !unplanned; i++)
             check_place(api_deps_of(api_of(r))->sup, job_doc_head(q.part[i].job), &q.part[i].report);
         if (wrong(&q))

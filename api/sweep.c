@@ -81,7 +81,7 @@ struct row {
 struct table {
     struct api_choice choice;
     struct row *rows;
-    size_t row_count, row_room;
+    size_t row_count, row_capacity;
     struct member *members;
     size_t member_count, member_room;
     int key;     /* being read */
@@ -120,7 +120,7 @@ static struct member *new_member(struct table *t, const struct store_sample *m)
 {
     void *rows = t->rows, *members = t->members;
     bool fresh = !t->row_count || t->rows[t->row_count - 1].point != m->point;
-    bool ok = (!fresh || grow(&rows, t->row_count, &t->row_room, sizeof *t->rows)) &&
+    bool ok = (!fresh || grow(&rows, t->row_count, &t->row_capacity, sizeof *t->rows)) &&
               grow(&members, t->member_count, &t->member_room, sizeof *t->members);
     struct member *out;
 

@@ -151,7 +151,7 @@ void api_waits_end(struct api *api)
 
 /* Calls every wait's `gone` once, without the lock: it may call modules that complete waits under locks of
  * their own. */
-void api_waits_tell_gone(struct api *api)
+void api_waits_notify_gone(struct api *api)
 {
     for (;;) {
         struct api_wait *found = NULL;

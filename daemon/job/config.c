@@ -125,7 +125,7 @@ static const struct {
 } activations[] = {JOB_ACTIVATIONS(WORD)};
 #undef WORD
 
-const char *job_activation_word(int activation)
+const char *job_activation_name(int activation)
 {
     return (unsigned)activation < JOB_ACTIVATION_COUNT ? activations[activation].word : NULL;
 }

@@ -39,7 +39,7 @@ static void fail(const struct entry *e, const char *member, const char *fmt, ...
     job_ctx_error(e->c, pointer, "%s", text);
 }
 
-static bool take_word(const struct entry *e, const char *member, const json_t *v, const char *const *names,
+static bool take_name(const struct entry *e, const char *member, const json_t *v, const char *const *names,
                       size_t n, int *ret)
 {
     const char *text = json_string_value(v);
@@ -117,8 +117,8 @@ static json_t *take_scalar(const struct entry *e, const json_t *v, struct job_sc
             return NULL;
         }
     }
-    if (!take_word(e, "per", json_object_get(v, "per"), shares, 3, &to->per) ||
-        !take_word(e, "form", json_object_get(v, "form"), forms, 4, &to->form) ||
+    if (!take_name(e, "per", json_object_get(v, "per"), shares, 3, &to->per) ||
+        !take_name(e, "form", json_object_get(v, "form"), forms, 4, &to->form) ||
         !take_init(e, json_object_get(v, "init"), init, sizeof init))
         return NULL;
     to->name = pd_arena_strdup(e->c->run->arena, e->name);

@@ -46,7 +46,7 @@ enum {
     JOB_F_FIXED = 1 << 4,          /* cannot be swept */
     JOB_F_NOPLAN = 1 << 5,         /* does not change the plan */
     JOB_F_COMPUTED = 1 << 6,       /* written when resolving; a given value is replaced */
-    JOB_F_WORD = 1 << 7,           /* a string of A-Za-z0-9._- only */
+    JOB_F_NAME = 1 << 7,           /* a string of A-Za-z0-9._- only */
     JOB_F_LATER = 1 << 8,          /* as JOB_F_ONLY, but refused by a check of its own */
     JOB_F_OFF_TRAJECTORY = 1 << 9, /* changes no number that training computes: left out of job_trajectory */
 };

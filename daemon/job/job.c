@@ -181,9 +181,9 @@ static void warnings_add(struct job_report *r, const struct job_report *other, i
     }
 }
 
-/* Keeps of the warnings those that hold in every combination, or in every one with the entry of an axis
- * that they are about: in a sweep only what never has an effect is worth a word. */
-static void warnings_keep(const struct job_doc *job, struct job_report *r, const int64_t *seen)
+/* Removes a warning unless it holds in every combination, or in every combination with the axis entry that it names: a
+ * sweep reports only settings that never have an effect. */
+static void warnings_filter(const struct job_doc *job, struct job_report *r, const int64_t *seen)
 {
     size_t kept = 0;
 
@@ -319,7 +319,7 @@ static enum pd_err check_points(struct job_doc *job, struct job_report *report)
             err = PD_ERR_NOMEM;
     }
     if (err != PD_ERR_NOMEM) {
-        warnings_keep(job, report, seen);
+        warnings_filter(job, report, seen);
         if (!report->error_count)
             warn_repeated(report, all, job->head.run_count);
         err = report->failed ? PD_ERR_NOMEM : PD_OK;
@@ -525,7 +525,8 @@ out:
     return err;
 }
 
-enum pd_err job_parse_kept(const char *json, size_t len, struct job_doc **ret_job, struct job_report *report)
+enum pd_err job_parse_stored(const char *json, size_t len, struct job_doc **ret_job,
+                             struct job_report *report)
 {
     struct job_env env = plain_env;
 

@@ -535,7 +535,7 @@ PD_NODISCARD enum pd_err job_formula_digest(const struct job_config *config, cha
                                             struct pd_why *why);
 /* Of /attention/activation: as in the document (static; NULL where there is none); whether A is divided by
  * N^alpha. */
-const char *job_activation_word(int activation);
+const char *job_activation_name(int activation);
 bool job_activation_counted(int activation);
 
 /* Name of a value of /model/arch: "vit". Static; NULL if there is none. */
@@ -692,8 +692,8 @@ struct job_doc;
 PD_NODISCARD enum pd_err job_parse(const char *json, size_t len, const struct job_env *env,
                                    struct job_doc **ret_job, struct job_report *report);
 /* The same for a text that job_document wrote, in this version or an earlier one. */
-PD_NODISCARD enum pd_err job_parse_kept(const char *json, size_t len, struct job_doc **ret_job,
-                                        struct job_report *report);
+PD_NODISCARD enum pd_err job_parse_stored(const char *json, size_t len, struct job_doc **ret_job,
+                                          struct job_report *report);
 struct job_doc *job_free(struct job_doc *job);
 
 struct job_tag {

@@ -95,29 +95,29 @@ static const char *const attempt_names[JOB_ATTEMPT_STATE_COUNT] = {
     [JOB_ATTEMPT_ENDED] = "ended",
 };
 
-static const char stop_said[] = "cancel, drain or SIGTERM";
-static const char gone_said[] = "worker reported its end, or the process is gone";
+static const char stop_cause[] = "cancel, drain or SIGTERM";
+static const char end_cause[] = "worker reported its end, or the process is gone";
 
 static const char *const attempt_moves[JOB_ATTEMPT_STATE_COUNT][JOB_ATTEMPT_STATE_COUNT] = {
     [JOB_ATTEMPT_STARTING] =
         {
             [JOB_ATTEMPT_RUNNING] = "hello and assign",
-            [JOB_ATTEMPT_STOPPING] = stop_said,
-            [JOB_ATTEMPT_ENDED] = gone_said,
+            [JOB_ATTEMPT_STOPPING] = stop_cause,
+            [JOB_ATTEMPT_ENDED] = end_cause,
         },
     [JOB_ATTEMPT_RUNNING] =
         {
             [JOB_ATTEMPT_CHECKPOINTING] = "interval or checkpoint-now",
-            [JOB_ATTEMPT_STOPPING] = stop_said,
-            [JOB_ATTEMPT_ENDED] = gone_said,
+            [JOB_ATTEMPT_STOPPING] = stop_cause,
+            [JOB_ATTEMPT_ENDED] = end_cause,
         },
     [JOB_ATTEMPT_CHECKPOINTING] =
         {
             [JOB_ATTEMPT_RUNNING] = "written",
-            [JOB_ATTEMPT_STOPPING] = stop_said,
-            [JOB_ATTEMPT_ENDED] = gone_said,
+            [JOB_ATTEMPT_STOPPING] = stop_cause,
+            [JOB_ATTEMPT_ENDED] = end_cause,
         },
-    [JOB_ATTEMPT_STOPPING] = {[JOB_ATTEMPT_ENDED] = gone_said},
+    [JOB_ATTEMPT_STOPPING] = {[JOB_ATTEMPT_ENDED] = end_cause},
 };
 
 static const char *const outcome_names[JOB_OUTCOME_COUNT] = {

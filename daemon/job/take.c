@@ -97,7 +97,7 @@ static json_t *take_string(struct job_ctx *c, const struct job_field *f, json_t 
         job_ctx_error(c, f->pointer, "must have %.0f to %.0f bytes, and has %zu", f->min, f->max, n);
         return NULL;
     }
-    if (f->flags & JOB_F_WORD &&
+    if (f->flags & JOB_F_NAME &&
         text[strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")]) {
         job_ctx_error(c, f->pointer, "may contain only letters, digits, \".\", \"_\" and \"-\"");
         return NULL;

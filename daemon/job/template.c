@@ -79,25 +79,25 @@ enum pd_err job_templates_json(struct pd_buf *ret_json, struct pd_why *why)
 /* ---- a request as documents ---- */
 
 /* The variant that the request asks for; NULL: the report says why not, or there is no memory. */
-static json_t *variant_of(json_t *file, const json_t *request, const char *name, const char **ret_word,
+static json_t *variant_of(json_t *file, const json_t *request, const char *name, const char **ret_variant,
                           struct job_report *report)
 {
     json_t *wanted = json_object_get(request, "variant"), *v;
     const char *refused;
 
-    *ret_word = wanted ? json_string_value(wanted) : "small";
-    v = *ret_word ? json_object_get(json_object_get(file, "variants"), *ret_word) : NULL;
+    *ret_variant = wanted ? json_string_value(wanted) : "small";
+    v = *ret_variant ? json_object_get(json_object_get(file, "variants"), *ret_variant) : NULL;
     refused = json_string_value(json_object_get(v, "refused"));
     if (!v)
         job_report_error(report, "#/variant", "must be \"small\" or \"paper\"");
     else if (refused)
-        job_report_error(report, "#/template", "%s in its variant \"%s\" cannot run yet: %s", name, *ret_word,
-                         refused);
+        job_report_error(report, "#/template", "%s in its variant \"%s\" cannot run yet: %s", name,
+                         *ret_variant, refused);
     return v && !refused ? v : NULL;
 }
 
-/* Takes out what the request's own words replace as a whole. */
-static void make_room(json_t *doc, const json_t *request)
+/* Removes the members of the template that the request replaces. */
+static void drop_replaced(json_t *doc, const json_t *request)
 {
     json_t *model = json_object_get(request, "model"), *train = json_object_get(request, "train");
     json_t *here = json_object_get(doc, "train");
@@ -153,7 +153,7 @@ static json_t *document_of(json_t *job, json_t *request, const struct job_templa
     bool good = doc && own;
 
     if (good) {
-        make_room(doc, own);
+        drop_replaced(doc, own);
         json_object_del(own, "template");
         json_object_del(own, "variant");
         good = choose_data(doc, own, places) && job_json_put(doc, "/experiment", json_string(name)) &&

@@ -108,14 +108,14 @@ static void log_failure(const char *what, enum pd_err err, const struct pd_why *
 static void busy(void *ctx, const char *what)
 {
     static char last[128];
-    static int64_t told_us;
+    static int64_t logged_us;
     int64_t now_us = pd_clock_mono_us();
 
     (void)ctx;
-    if (!strcmp(what, last) && now_us - told_us < 1000000)
+    if (!strcmp(what, last) && now_us - logged_us < 1000000)
         return;
     snprintf(last, sizeof last, "%s", what);
-    told_us = now_us;
+    logged_us = now_us;
     notify_send("EXTEND_TIMEOUT_USEC=%lld\nSTATUS=%s", (long long)START_MORE_US, what);
 }
 
@@ -330,7 +330,7 @@ static int run(struct config *config, int argc, char **argv)
     enum pd_err err;
 
     pd_log_set_level((enum pd_log_level)config->log.level);
-    pd_log_set_plain(!journal_reads_stderr());
+    pd_log_omit_priority(!journal_reads_stderr());
     if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files); /* best effort: the limits of the api fit the smaller one too */

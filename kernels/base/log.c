@@ -14,11 +14,11 @@ void pd_log_set_level(enum pd_log_level level)
     atomic_store(&log_level, (int)level);
 }
 
-static _Atomic bool log_plain;
+static _Atomic bool omit_priority;
 
-void pd_log_set_plain(bool plain)
+void pd_log_omit_priority(bool plain)
 {
-    atomic_store(&log_plain, plain);
+    atomic_store(&omit_priority, plain);
 }
 
 void pd_log(enum pd_log_level level, const char *module, const char *fmt, ...)
@@ -32,7 +32,7 @@ void pd_log(enum pd_log_level level, const char *module, const char *fmt, ...)
     if ((int)level > atomic_load(&log_level))
         return;
     pd_clock_format(when, sizeof when, pd_clock_wall_us());
-    if (atomic_load(&log_plain))
+    if (atomic_load(&omit_priority))
         n = snprintf(line, sizeof line, "%s %s%s: ", when,
                      level <= PD_LOG_ERROR     ? "error "
                      : level == PD_LOG_WARNING ? "warning "

@@ -262,7 +262,7 @@ static enum pd_err give_up(struct pk_comm *c, enum pd_err err, struct pd_why *wh
     return err;
 }
 
-/* Begins an operation. After its first barrier the operations of all ranks are compared. */
+/* Starts an operation. Its first barrier (first_barrier) also compares the operations of all ranks. */
 static void post(struct pk_comm *c, enum kind kind, enum pk_dtype dtype, int root, int64_t count)
 {
     c->operations++;
@@ -270,7 +270,7 @@ static void post(struct pk_comm *c, enum kind kind, enum pk_dtype dtype, int roo
         (struct local_post){.kind = (int32_t)kind, .dtype = (int32_t)dtype, .root = root, .count = count};
 }
 
-static enum pd_err first_meeting(struct pk_comm *c, struct pd_why *why)
+static enum pd_err first_barrier(struct pk_comm *c, struct pd_why *why)
 {
     enum pd_err err = local_barrier(c, c->wait_us, why);
     const struct local_post *mine = &c->shared->rank[c->rank].post[c->operations & 1];
@@ -386,7 +386,7 @@ static enum pd_err reduce_small(struct pk_comm *c, const void *from, void *to, i
     enum pd_err err = take(c, cell(c, c->rank), from, bytes, why);
 
     if (err == PD_OK)
-        err = first_meeting(c, why);
+        err = first_barrier(c, why);
     if (err != PD_OK || (root >= 0 && root != c->rank))
         return err;
     sum(out, cell(c, 0), LOCAL_SMALL, c->ranks, count, dtype);
@@ -415,7 +415,7 @@ static enum pd_err all_reduce(struct pk_comm *c, const void *from, void *to, int
 
         err = take(c, chunk(c, c->rank), (const char *)from + (size_t)at * size, (size_t)n * size, why);
         if (err == PD_OK)
-            err = at ? local_barrier(c, c->wait_us, why) : first_meeting(c, why);
+            err = at ? local_barrier(c, c->wait_us, why) : first_barrier(c, why);
         if (err == PD_OK && end > first)
             sum(sums + (size_t)first * size, chunk(c, 0) + (size_t)first * size, c->chunk_bytes, c->ranks,
                 end - first, dtype);
@@ -447,7 +447,7 @@ static enum pd_err reduce_scatter(struct pk_comm *c, const void *from, void *to,
             err = take(c, chunk(c, c->rank) + (size_t)r * row,
                        (const char *)from + ((size_t)r * (size_t)count + (size_t)at) * size, bytes, why);
         if (err == PD_OK)
-            err = at ? local_barrier(c, c->wait_us, why) : first_meeting(c, why);
+            err = at ? local_barrier(c, c->wait_us, why) : first_barrier(c, why);
         if (err != PD_OK)
             break;
         sum(sums, chunk(c, 0) + (size_t)c->rank * row, c->chunk_bytes, c->ranks, n, dtype);
@@ -475,7 +475,7 @@ static enum pd_err all_gather(struct pk_comm *c, const void *from, void *to, int
 
         err = take(c, chunk(c, c->rank), (const char *)from + (size_t)at * size, bytes, why);
         if (err == PD_OK)
-            err = at ? local_barrier(c, c->wait_us, why) : first_meeting(c, why);
+            err = at ? local_barrier(c, c->wait_us, why) : first_barrier(c, why);
         for (int r = 0; r < c->ranks && err == PD_OK; r++)
             err = give(c, (char *)to + ((size_t)r * (size_t)count + (size_t)at) * size, chunk(c, r), bytes,
                        why);
@@ -501,7 +501,7 @@ static enum pd_err broadcast(struct pk_comm *c, void *memory, int64_t count, enu
         if (c->rank == root)
             err = take(c, cell(c, root), memory, bytes, why);
         if (err == PD_OK)
-            err = first_meeting(c, why);
+            err = first_barrier(c, why);
         if (err == PD_OK && c->rank != root)
             err = give(c, memory, cell(c, root), bytes, why);
         return give_up(c, err, why);
@@ -512,7 +512,7 @@ static enum pd_err broadcast(struct pk_comm *c, void *memory, int64_t count, enu
         if (c->rank == root)
             err = take(c, chunk(c, root), (char *)memory + at, n, why);
         if (err == PD_OK)
-            err = at ? local_barrier(c, c->wait_us, why) : first_meeting(c, why);
+            err = at ? local_barrier(c, c->wait_us, why) : first_barrier(c, why);
         if (err == PD_OK && c->rank != root)
             err = give(c, (char *)memory + at, chunk(c, root), n, why);
         if (err == PD_OK)
@@ -527,7 +527,7 @@ static enum pd_err barrier(struct pk_comm *c, void *stream, struct pd_why *why)
     if (c->err != PD_OK)
         return pd_fail(why, c->err, "%s", c->why.text);
     post(c, KIND_BARRIER, PK_I32, -1, 0);
-    return give_up(c, first_meeting(c, why), why);
+    return give_up(c, first_barrier(c, why), why);
 }
 
 static enum pd_err check(struct pk_comm *c, struct pd_why *why)

@@ -57,7 +57,7 @@ int gpu_close(void **state)
     (void)state;
     if (device)
         device = api->close(device);
-    gpu_say_missing();
+    gpu_report_missing();
     return 0;
 }
 
@@ -66,7 +66,7 @@ void gpu_note_missing(enum pk_op op)
     missing[op] = true;
 }
 
-void gpu_say_missing(void)
+void gpu_report_missing(void)
 {
     for (int op = 0; op < PK_OP_COUNT; op++)
         if (missing[op])

@@ -11,4 +11,4 @@ int gpu_close(void **state); /* a cmocka group teardown */
 bool gpu_is_emulated(void);
 /* Ops that cases were left out for; named when the program ends. */
 void gpu_note_missing(enum pk_op op);
-void gpu_say_missing(void);
+void gpu_report_missing(void);

@@ -83,7 +83,7 @@ static void test_jobs_kept_before_schema_2_make_the_same_runs(void **state)
     (void)state;
     assert_null(strstr(old, "schema\":")); /* kept documents did not say it */
     job_report_init(&report);
-    assert_int_equal(job_parse_kept(old, strlen(old), &job, &report), PD_OK);
+    assert_int_equal(job_parse_stored(old, strlen(old), &job, &report), PD_OK);
     assert_int_equal(job_run_count(job), 4);
     for (int64_t n = 0; n < 4; n++)
         want_run(job, n, n < 2 ? "tanh" : "exact", -1);
@@ -99,7 +99,7 @@ static void test_jobs_kept_before_schema_2_make_the_same_runs(void **state)
     pd_buf_init(&kept, 0);
     assert_int_equal(job_document(p.job, &kept, NULL), PD_OK);
     job = NULL;
-    assert_int_equal(job_parse_kept(kept.data, kept.len, &job, &report), PD_OK);
+    assert_int_equal(job_parse_stored(kept.data, kept.len, &job, &report), PD_OK);
     want_run(job, 0, "exact", 0);
     pd_buf_done(&kept);
     job_free(job);

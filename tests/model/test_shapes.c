@@ -377,7 +377,7 @@ static void test_config_gives_the_activation(void **state)
 
     (void)state;
     for (int word = 0; word < JOB_ACTIVATION_COUNT; word++) {
-        const char *name = job_activation_word(word), *row = name;
+        const char *name = job_activation_name(word), *row = name;
         char job[400];
 
         if (word == JOB_ACTIVATION_FORMULA) /* a text of its own, no row of phi.h: tests/wiring */

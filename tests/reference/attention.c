@@ -91,11 +91,12 @@ bool ref_sees(const struct attention *t, int64_t b, int64_t i, int64_t j)
     return !t->mask || get(t->mask, b * t->nk + j) != 0.0;
 }
 
-double ref_kept(const struct attention *t, int64_t b, int64_t h, int64_t i, int64_t j)
+double ref_dropout_factor(const struct attention *t, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     if (!t->rng)
         return 1.0;
-    return ref_keeps(t->rng, t->a.dropout, t->a.stream, t->b * t->h * t->nq, (b * t->h + h) * t->nq + i, j)
+    return ref_dropout_mask(t->rng, t->a.dropout, t->a.stream, t->b * t->h * t->nq,
+                            (b * t->h + h) * t->nq + i, j)
                ? 1.0 / (1.0 - t->a.dropout)
                : 0.0;
 }
@@ -195,7 +196,8 @@ void ref_attention(const struct pk_call *c)
                     double y = 0.0;
 
                     for (int64_t j = 0; j < t.nk; j++)
-                        y += ref_kept(&t, b, h, i, j) * f[j] * t.v[((b * t.h + h) * t.nk + j) * t.d + x];
+                        y += ref_dropout_factor(&t, b, h, i, j) * f[j] *
+                             t.v[((b * t.h + h) * t.nk + j) * t.d + x];
                     put(&c->out[0], ((b * t.nq + i) * t.h + h) * t.d + x, scale_of(&t, b, h, i) * y);
                 }
                 if (pk_phi_normalised(t.a.phi))
@@ -250,7 +252,7 @@ void ref_attention_bwd(const struct pk_call *c)
 
                 for (int64_t j = 0; j < t.nk; j++) {
                     int64_t kj = ((b * t.h + h) * t.nk + j) * t.d;
-                    double keep = ref_kept(&t, b, h, i, j);
+                    double keep = ref_dropout_factor(&t, b, h, i, j);
 
                     da[j] = 0.0;
                     for (int64_t x = 0; x < t.d; x++) {

@@ -389,8 +389,8 @@ void ref_matmul(const struct pk_call *c)
         sums_beside(c, m, n, k);
 }
 
-bool ref_keeps(const struct pk_view *rng, double rate, uint32_t stream, int64_t rows, int64_t row,
-               int64_t column)
+bool ref_dropout_mask(const struct pk_view *rng, double rate, uint32_t stream, int64_t rows, int64_t row,
+                      int64_t column)
 {
     int64_t in_whole = row + (rng->shape.dim[0] > 3 ? (int64_t)get(rng, 3) * rows : 0);
     uint64_t key = (uint32_t)(int32_t)get(rng, 0) | (uint64_t)(uint32_t)(int32_t)get(rng, 1) << 32;
@@ -410,9 +410,9 @@ void ref_dropout(const struct pk_call *c)
     for (int64_t i = 0; i < n; i++) {
         bool keep =
             c->attr->dropout.samples
-                ? ref_keeps(&c->in[1], rate, c->attr->dropout.stream, c->in[0].shape.dim[0],
-                            i / (n / c->in[0].shape.dim[0]), 0)
-                : ref_keeps(&c->in[1], rate, c->attr->dropout.stream, n / width, i / width, i % width);
+                ? ref_dropout_mask(&c->in[1], rate, c->attr->dropout.stream, c->in[0].shape.dim[0],
+                                   i / (n / c->in[0].shape.dim[0]), 0)
+                : ref_dropout_mask(&c->in[1], rate, c->attr->dropout.stream, n / width, i / width, i % width);
 
         put(&c->out[0], i, keep ? x[i] / (1 - rate) : 0.0);
     }

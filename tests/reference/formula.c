@@ -265,7 +265,7 @@ void ref_formula(const struct pk_call *c)
 
                     for (int64_t j = 0; j < t->nk; j++)
                         if (x.seen[j])
-                            y += ref_kept(t, b, h, i, j) * x.a[j].v *
+                            y += ref_dropout_factor(t, b, h, i, j) * x.a[j].v *
                                  t->v[((b * t->h + h) * t->nk + j) * t->d + e];
                     put(&c->out[0], ((b * t->nq + i) * t->h + h) * t->d + e, y);
                 }
@@ -335,7 +335,7 @@ void ref_formula_bwd(const struct pk_call *c)
                 weigh(&x, false);
                 for (int64_t j = 0; j < t->nk; j++) {
                     const int64_t kj = ((b * t->h + h) * t->nk + j) * t->d;
-                    const double keep = x.seen[j] ? ref_kept(t, b, h, i, j) : 0;
+                    const double keep = x.seen[j] ? ref_dropout_factor(t, b, h, i, j) : 0;
 
                     w[j] = 0;
                     for (int64_t e = 0; e < t->d; e++) {

@@ -157,7 +157,7 @@ struct attention ref_attention_open(const struct pk_call *c);
 void ref_attention_close(struct attention *t);
 bool ref_sees(const struct attention *t, int64_t b, int64_t i, int64_t j);
 /* What dropout makes of a weight: a factor. */
-double ref_kept(const struct attention *t, int64_t b, int64_t h, int64_t i, int64_t j);
+double ref_dropout_factor(const struct attention *t, int64_t b, int64_t h, int64_t i, int64_t j);
 /* dq (B, H, Nq, d), dk and dv into the first outputs. */
 void ref_put_gradients(const struct pk_call *c, const struct attention *t, const double *dq, const double *dk,
                        const double *dv);
@@ -167,5 +167,5 @@ void ref_formula_stats(const struct pk_call *c);
 
 /* Whether PK_OP_DROPOUT keeps a column of a row; the generator itself is checked against published answers in
  * tests/data. */
-bool ref_keeps(const struct pk_view *rng, double rate, uint32_t stream, int64_t rows, int64_t row,
-               int64_t column);
+bool ref_dropout_mask(const struct pk_view *rng, double rate, uint32_t stream, int64_t rows, int64_t row,
+                      int64_t column);

@@ -195,7 +195,7 @@ enum pd_err run(const char *json, struct book *book, const char *start, int thre
 }
 
 enum pd_err others = PD_OK;
-char others_say[512];
+char last_rank_why[512];
 const struct pk_comm_api *others_comm;
 
 enum pd_err run_ranks(int ranks, const char *json, struct book *book, const char *start,
@@ -223,7 +223,7 @@ enum pd_err run_ranks(int ranks, const char *json, struct book *book, const char
                 fprintf(stderr, "rank %d: %s\n", i, err == PD_OK ? "all went well" : why->text);
             if (own.count || own.written || own.events[0])
                 _exit(100); /* only rank 0 speaks */
-            if (i == ranks - 1 && write(pipe_fd[1], why->text, sizeof others_say) < 0)
+            if (i == ranks - 1 && write(pipe_fd[1], why->text, sizeof last_rank_why) < 0)
                 _exit(101);
             _exit((int)err);
         }
@@ -238,8 +238,8 @@ enum pd_err run_ranks(int ranks, const char *json, struct book *book, const char
                      err == PD_OK ? "" : why->text);
     }
     close(pipe_fd[1]);
-    if (read(pipe_fd[0], others_say, sizeof others_say) <= 0)
-        others_say[0] = '\0';
+    if (read(pipe_fd[0], last_rank_why, sizeof last_rank_why) <= 0)
+        last_rank_why[0] = '\0';
     close(pipe_fd[0]);
     return err;
 }

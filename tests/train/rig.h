@@ -74,7 +74,7 @@ extern const struct pk_backend_api *run_api;
 enum pd_err run_ranks(int ranks, const char *json, struct book *book, const char *start,
                       struct train_outcome *out, struct pd_why *why);
 extern enum pd_err others;
-extern char others_say[512]; /* the last rank's sentence */
+extern char last_rank_why[512]; /* the last rank's sentence */
 /* What the other ranks are (tests of failures change it); NULL: pk_comm_local. */
 extern const struct pk_comm_api *others_comm;
 void close_book(struct book *b);

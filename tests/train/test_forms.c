@@ -248,7 +248,7 @@ static enum pd_err info_of_a_device(struct pk_backend *b, struct pk_backend_info
     "\"checkpoint_every\":{\"steps\":2}" train "}}"
 
 /* Runs to the end; the bytes of the arena, and what the last checkpoint says. */
-static double arena_of(const char *job, struct book *b, const char *start, bool *ret_kept)
+static double arena_of(const char *job, struct book *b, const char *start, bool *ret_stored)
 {
     struct train_outcome out;
     struct pd_why why = {""};
@@ -261,8 +261,8 @@ static double arena_of(const char *job, struct book *b, const char *start, bool 
         fail_msg("%s", why.text);
     how = data_st_meta(st, "polyd.recompute");
     assert_non_null(how);
-    *ret_kept = strcmp(how, "off") == 0;
-    assert_true(*ret_kept || strcmp(how, "on") == 0);
+    *ret_stored = strcmp(how, "off") == 0;
+    assert_true(*ret_stored || strcmp(how, "on") == 0);
     data_st_free(st);
     return b->arena;
 }

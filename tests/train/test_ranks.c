@@ -207,7 +207,7 @@ static enum pd_err lie(struct pk_comm *c, const void *from, void *to, int64_t co
 
 static void fails(enum pd_err (*how)(struct pk_comm *, const void *, void *, int64_t, enum pk_dtype, int,
                                      void *, struct pd_why *),
-                  int at, enum pd_err theirs, const char *we_say, const char *they_say)
+                  int at, enum pd_err theirs, const char *first_text, const char *last_text)
 {
     struct book b = {0};
     struct train_outcome out;
@@ -226,8 +226,8 @@ static void fails(enum pd_err (*how)(struct pk_comm *, const void *, void *, int
     others = PD_OK;
     assert_int_not_equal(err, PD_OK);
     assert_int_equal(out.result, TRAIN_FAILED);
-    if (!strstr(why.text, we_say) || (they_say && !strstr(others_say, they_say)))
-        fail_msg("rank 0 says '%s', rank 1 '%s'", why.text, others_say);
+    if (!strstr(why.text, first_text) || (last_text && !strstr(last_rank_why, last_text)))
+        fail_msg("rank 0 says '%s', rank 1 '%s'", why.text, last_rank_why);
     close_book(&b);
 }
 

@@ -168,7 +168,7 @@ static void test_run_goes_on_from_named_checkpoints_only(void **state)
 }
 
 /* Steps of the files in the run's folder, as "6 24 ". */
-static const char *steps_kept(void)
+static const char *checkpoint_steps(void)
 {
     static char text[200];
     int64_t steps[32];
@@ -202,15 +202,15 @@ static void test_newest_recorded_checkpoint_is_not_removed(void **state)
     (void)state;
     assert_int_equal(run(DIGITS(KEEPS_ONE), &b, NULL, 2, &out, &why), PD_OK);
     assert_int_equal(out.result, TRAIN_CANCELLED);
-    assert_true(out.step > 12);                          /* more than two were written since */
-    assert_int_equal(strncmp(steps_kept(), "6 ", 2), 0); /* what the next attempt would receive */
+    assert_true(out.step > 12);                                /* more than two were written since */
+    assert_int_equal(strncmp(checkpoint_steps(), "6 ", 2), 0); /* what the next attempt would receive */
     assert_int_equal(b.waits, 0);
     close_book(&b);
     clear();
     b = (struct book){.unrecorded = 7};
     assert_int_equal(run(DIGITS(KEEPS_ONE), &b, NULL, 2, &out, &why), PD_OK);
     assert_int_equal(b.waits, 1); /* at the end, before the others go */
-    assert_string_equal(steps_kept(), "24 ");
+    assert_string_equal(checkpoint_steps(), "24 ");
     close_book(&b);
 }
 

@@ -164,7 +164,7 @@ static void finish(struct load *l, const char *const *env)
         if (c->devices.threads_per_slot > 256)
             c->devices.threads_per_slot = 256;
         snprintf(text, sizeof text, "%lld", (long long)c->devices.threads_per_slot);
-        s->value = load_keep(l, text);
+        s->value = load_copy(l, text);
     }
     check_listen(l);
     c->data.roots = l->p->roots;
@@ -247,9 +247,9 @@ static bool renewable(const struct config_row *row)
 
 static size_t size_of(enum config_type type)
 {
-    return type == CONFIG_T_INT || type == CONFIG_T_WORD ? sizeof(int64_t)
-           : type == CONFIG_T_LIST                       ? sizeof(struct config_list)
-                                                         : sizeof(const char *);
+    return type == CONFIG_T_INT || type == CONFIG_T_CHOICE ? sizeof(int64_t)
+           : type == CONFIG_T_LIST                         ? sizeof(struct config_list)
+                                                           : sizeof(const char *);
 }
 
 void config_renew(struct config *fresh, const struct config *now, struct pd_buf *ret_left)

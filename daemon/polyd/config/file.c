@@ -98,7 +98,7 @@ void load_file(struct load *l, const char *path)
     enum pd_err err;
 
     pd_buf_init(&text, 0);
-    l->file = l->c->file = load_keep(l, path);
+    l->file = l->c->file = load_copy(l, path);
     snprintf(l->origin, sizeof l->origin, "%s", path);
     err = l->file ? pd_file_read(path, CONFIG_MAX_FILE, &text, &why) : PD_ERR_NOMEM;
     if (err == PD_ERR_NOMEM) {

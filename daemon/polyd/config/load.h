@@ -44,7 +44,7 @@ void PD_PRINTF(2, 3) load_error(struct load *l, const char *fmt, ...);
 void PD_PRINTF(2, 3) load_warning(struct load *l, const char *fmt, ...);
 
 /* A copy that lives as long as the configuration; NULL (and nomem) without memory. */
-const char *load_keep(struct load *l, const char *text);
+const char *load_copy(struct load *l, const char *text);
 
 /* Checks and stores the value of row i. */
 void load_value(struct load *l, size_t i, const char *text);

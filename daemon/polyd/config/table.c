@@ -2,17 +2,17 @@
 
 #include "kernels/base/log.h"
 
-static const char *const yes_words[] = {"no", "yes", NULL};
+static const char *const yes_choices[] = {"no", "yes", NULL};
 static const int64_t yes_values[] = {0, 1};
-static const char *const decode_words[] = {"auto", "cache", "state", NULL};
+static const char *const decode_choices[] = {"auto", "cache", "state", NULL};
 static const int64_t decode_values[] = {0, 1, 2};
-static const char *const serve_device_words[] = {"cpu", "cuda", NULL};
+static const char *const serve_device_choices[] = {"cpu", "cuda", NULL};
 static const int64_t serve_device_values[] = {CONFIG_SERVE_CPU, CONFIG_SERVE_CUDA};
-static const char *const weights_words[] = {"f32", "bf16", NULL};
+static const char *const weights_choices[] = {"f32", "bf16", NULL};
 static const int64_t weights_values[] = {CONFIG_WEIGHTS_F32, CONFIG_WEIGHTS_BF16};
-static const char *const level_words[] = {"error", "warning", "info", "debug", NULL};
+static const char *const level_choices[] = {"error", "warning", "info", "debug", NULL};
 static const int64_t level_values[] = {PD_LOG_ERROR, PD_LOG_WARNING, PD_LOG_INFO, PD_LOG_DEBUG};
-static const char *const checkpoint_words[] = {"internal", "external", NULL};
+static const char *const checkpoint_choices[] = {"internal", "external", NULL};
 static const int64_t checkpoint_values[] = {0, 1};
 
 #define ROW(s, k, t, member) .section = s, .key = k, .type = t, .offset = offsetof(struct config, member)
@@ -23,8 +23,8 @@ const struct config_row config_rows[] = {
     {ROW("server", "listen", CONFIG_T_ADDRESS, server.listen), .def = "127.0.0.1", .flag = "listen",
      .arg = "ADDRESS",
      .meaning = "address to listen on, in numbers; anything but loopback needs insecure_listen"},
-    {ROW("server", "insecure_listen", CONFIG_T_WORD, server.insecure_listen), .def = "no", .words = yes_words,
-     .values = yes_values, .flag = "insecure-listen", .bare = "yes", .arg = "yes",
+    {ROW("server", "insecure_listen", CONFIG_T_CHOICE, server.insecure_listen), .def = "no",
+     .choices = yes_choices, .values = yes_values, .flag = "insecure-listen", .bare = "yes", .arg = "yes",
      .meaning =
          "listen beyond loopback although polyd does not authenticate clients: every client that reaches the "
          "address can submit jobs and read all results"},
@@ -85,7 +85,7 @@ const struct config_row config_rows[] = {
      .meaning = "the driver's management library"},
     {ROW("devices", "gpu_sample_ms", CONFIG_T_INT, devices.gpu_sample_ms), INT(50, 60000, "2000"),
      .arg = "MS", .meaning = "time between two samples of the GPUs"},
-    {ROW("log", "level", CONFIG_T_WORD, log.level), .def = "info", .words = level_words,
+    {ROW("log", "level", CONFIG_T_CHOICE, log.level), .def = "info", .choices = level_choices,
      .values = level_values, .flag = "log-level", .arg = "LEVEL", .meaning = "error, warning, info or debug"},
     {ROW("worker", "path", CONFIG_T_PATH, worker.path),
      .def_text = "in the folder of polyd, else in its libexec folder", .arg = "FILE",
@@ -109,8 +109,8 @@ const struct config_row config_rows[] = {
      .meaning = "jobs that have not ended; further ones are answered 429"},
     {ROW("limits", "sse_clients", CONFIG_T_INT, limits.sse_clients), INT(1, 10000, "256"), .arg = "N",
      .meaning = "open event streams"},
-    {ROW("store", "checkpoint", CONFIG_T_WORD, store.checkpoint_external), .def = "internal",
-     .words = checkpoint_words, .values = checkpoint_values, .known_only = 1, .arg = "WHO",
+    {ROW("store", "checkpoint", CONFIG_T_CHOICE, store.checkpoint_external), .def = "internal",
+     .choices = checkpoint_choices, .values = checkpoint_values, .known_only = 1, .arg = "WHO",
      .meaning = "who checkpoints the write-ahead log: internal, or external for a replication tool"},
     {ROW("keep", "best", CONFIG_T_INT, keep.best), INT(0, 100, "1"), .arg = "N",
      .meaning = "best checkpoints to keep of a run whose document does not set train.keep.best"},
@@ -120,17 +120,17 @@ const struct config_row config_rows[] = {
      .meaning = "inference requests that may wait for one model; further ones are answered 429"},
     {ROW("serve", "timeout_ms", CONFIG_T_INT, serve.timeout_ms), INT(1, 86400000, "60000"), .arg = "MS",
      .meaning = "deadline of inference requests without one"},
-    {ROW("serve", "device", CONFIG_T_WORD, serve.device), .def = "cpu", .words = serve_device_words,
+    {ROW("serve", "device", CONFIG_T_CHOICE, serve.device), .def = "cpu", .choices = serve_device_choices,
      .values = serve_device_values, .arg = "WHERE",
      .meaning = "where models loaded from now on compute: cpu, or cuda (in bf16, on a GPU that serves "
                 "already, else on a "
                 "free one, else on one that trains)"},
-    {ROW("serve", "weights", CONFIG_T_WORD, serve.weights), .def = "f32", .words = weights_words,
+    {ROW("serve", "weights", CONFIG_T_CHOICE, serve.weights), .def = "f32", .choices = weights_choices,
      .values = weights_values, .arg = "TYPE",
      .meaning = "type of a language model's matrices, for models loaded from now on: f32, or bf16 for half "
                 "the memory "
                 "and faster tokens"},
-    {ROW("serve", "decode", CONFIG_T_WORD, serve.decode), .def = "auto", .words = decode_words,
+    {ROW("serve", "decode", CONFIG_T_CHOICE, serve.decode), .def = "auto", .choices = decode_choices,
      .values = decode_values, .arg = "HOW",
      .meaning =
          "what a completion keeps of its context: cache (keys and values), state (constant size, only for "

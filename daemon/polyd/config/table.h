@@ -6,9 +6,9 @@
 enum config_type {
     CONFIG_T_ADDRESS, /* IPv4 or IPv6 text */
     CONFIG_T_INT,
-    CONFIG_T_PATH, /* made absolute relative to the file's folder, or to the working directory */
-    CONFIG_T_WORD, /* one of `words` */
-    CONFIG_T_LIST  /* separated by commas or blanks */
+    CONFIG_T_PATH,   /* made absolute relative to the file's folder, or to the working directory */
+    CONFIG_T_CHOICE, /* one of `choices` */
+    CONFIG_T_LIST    /* separated by commas or blanks */
 };
 
 struct config_row {
@@ -17,8 +17,8 @@ struct config_row {
     size_t offset;
     const char *def; /* as text; NULL: unset, or computed as described by `def_text` */
     const char *def_text;
-    int64_t min, max;         /* of integers */
-    const char *const *words; /* ends with NULL; the value stored is values[i] */
+    int64_t min, max;           /* of integers */
+    const char *const *choices; /* ends with NULL; the value stored is values[i] */
     const int64_t *values;
     unsigned known_only; /* values from this index on are not available in this version; 0: all are */
     const char *flag;    /* short form without the dashes, or NULL */

@@ -13,7 +13,7 @@
 
 /* ---- Values ---- */
 
-const char *load_keep(struct load *l, const char *text)
+const char *load_copy(struct load *l, const char *text)
 {
     const char *copy = pd_arena_strdup(l->p->arena, text);
 
@@ -30,7 +30,7 @@ static const char *absolute(struct load *l, const char *path)
     const char *out;
 
     if (path[0] == '/')
-        return load_keep(l, path);
+        return load_copy(l, path);
     if (!base || base[0] != '/') {
         if (!getcwd(here, sizeof here)) {
             load_error(l, "cannot find the working directory: %s", strerror(errno));
@@ -44,7 +44,7 @@ static const char *absolute(struct load *l, const char *path)
         pd_buf_printf(&b, "%s/%s", base, path);
     else
         pd_buf_printf(&b, "%s/%s/%s", here, base, path);
-    out = b.data && !b.failed ? load_keep(l, b.data) : NULL;
+    out = b.data && !b.failed ? load_copy(l, b.data) : NULL;
     if (!out)
         l->nomem = true;
     pd_buf_done(&b);
@@ -91,8 +91,8 @@ static bool parse_list(struct load *l, const struct config_row *row, const char 
 
 static void list_words(const struct config_row *row, struct pd_buf *b)
 {
-    for (unsigned i = 0; row->words[i]; i++)
-        pd_buf_printf(b, "%s%s", i ? ", " : "", row->words[i]);
+    for (unsigned i = 0; row->choices[i]; i++)
+        pd_buf_printf(b, "%s%s", i ? ", " : "", row->choices[i]);
 }
 
 static bool parse_word(struct load *l, const struct config_row *row, const char *text, int64_t *ret)
@@ -101,8 +101,8 @@ static bool parse_word(struct load *l, const struct config_row *row, const char 
     char near[64];
     unsigned n = 0;
 
-    for (unsigned i = 0; row->words[i]; i++, n++) {
-        if (strcmp(row->words[i], text) != 0)
+    for (unsigned i = 0; row->choices[i]; i++, n++) {
+        if (strcmp(row->choices[i], text) != 0)
             continue;
         if (row->known_only && i >= row->known_only) {
             load_error(l, "%s.%s = %s is known but not available in this version", row->section, row->key,
@@ -115,7 +115,7 @@ static bool parse_word(struct load *l, const struct config_row *row, const char 
     pd_buf_init(&b, 0);
     list_words(row, &b);
     load_error(l, "%s.%s must be one of %s, not '%s'%s", row->section, row->key, b.data ? b.data : "", text,
-               pd_did_you_mean(near, sizeof near, text, row->words, n));
+               pd_did_you_mean(near, sizeof near, text, row->choices, n));
     pd_buf_done(&b);
     return false;
 }
@@ -142,7 +142,7 @@ void load_value(struct load *l, size_t i, const char *text)
         }
         *(int64_t *)at = v;
         break;
-    case CONFIG_T_WORD:
+    case CONFIG_T_CHOICE:
         if (!parse_word(l, row, text, at))
             return;
         break;
@@ -152,7 +152,7 @@ void load_value(struct load *l, size_t i, const char *text)
                        row->key, text);
             return;
         }
-        *(const char **)at = copy = load_keep(l, text);
+        *(const char **)at = copy = load_copy(l, text);
         break;
     case CONFIG_T_PATH:
         if (!*text) {
@@ -167,9 +167,9 @@ void load_value(struct load *l, size_t i, const char *text)
             return;
         break;
     }
-    s->value = copy ? load_keep(l, copy) : NULL;
+    s->value = copy ? load_copy(l, copy) : NULL;
     s->source = l->source;
-    s->origin = load_keep(l, l->origin);
+    s->origin = load_copy(l, l->origin);
     s->line = l->source == CONFIG_SOURCE_FILE ? l->line : 0;
 }
 
@@ -206,14 +206,14 @@ void load_root(struct load *l, const char *name, const char *path)
         return;
     }
     path = absolute(l, path);
-    name = load_keep(l, name);
+    name = load_copy(l, name);
     if (!path || !name)
         return;
     if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode))
         load_warning(l, "the data root '%s' is not a directory: %s", name, path);
     p->roots[i] = (struct config_root){name, path};
     p->names[i] = name;
-    p->root_settings[i] = (struct setting){path, l->source, load_keep(l, l->origin),
+    p->root_settings[i] = (struct setting){path, l->source, load_copy(l, l->origin),
                                            l->source == CONFIG_SOURCE_FILE ? l->line : 0};
     if (i == l->c->data.count)
         l->c->data.count++;

@@ -336,5 +336,5 @@ void device_watch_rescan(struct device_watch *w)
     if (held)
         release_events(w);
     if (changed)
-        device_watch_tell(w);
+        device_watch_notify(w);
 }

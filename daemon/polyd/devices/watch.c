@@ -63,7 +63,7 @@ void device_watch_wait(struct device_watch *w, int64_t until_us)
     pthread_cond_timedwait(&w->cond, &w->mutex, &at);
 }
 
-void device_watch_tell(struct device_watch *w)
+void device_watch_notify(struct device_watch *w)
 {
     pthread_mutex_lock(&w->call);
     if (w->changed)
@@ -115,7 +115,7 @@ static void note_xid(struct device_watch *w, const char *uuid, unsigned gi, int 
     w->samples[e.index].last_xid_us = e.time_us;
     push(w, &e);
     pthread_mutex_unlock(&w->mutex);
-    device_watch_tell(w);
+    device_watch_notify(w);
 }
 
 static void *event_thread(void *arg)
@@ -191,7 +191,7 @@ static void sample(struct device_watch *w, int i)
     w->asked = -1;
     pthread_mutex_unlock(&w->mutex);
     if (news)
-        device_watch_tell(w);
+        device_watch_notify(w);
 }
 
 static bool start_thread(struct device_watch *w, void *(*run)(void *))
@@ -263,7 +263,7 @@ static void *sample_thread(void *arg)
         }
         sample_all(w);
         if (asked)
-            device_watch_tell(w);
+            device_watch_notify(w);
         pthread_mutex_lock(&w->mutex);
     }
     pthread_mutex_unlock(&w->mutex);

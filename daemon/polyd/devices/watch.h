@@ -59,7 +59,7 @@ struct device_watch {
 /* Mutex held. Until `until_us` (monotonic) or a signal. */
 void device_watch_wait(struct device_watch *w, int64_t until_us);
 /* Calls `changed`. */
-void device_watch_tell(struct device_watch *w);
+void device_watch_notify(struct device_watch *w);
 
 /* The finding thread: opens NVML and creates the first list, or sets `why`. */
 void device_watch_find(struct device_watch *w);

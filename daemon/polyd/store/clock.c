@@ -48,7 +48,7 @@ enum pd_err store_clock_start(struct db *d, struct store_clock *ret, struct pd_w
                   ret->base_us, ret->seen_us);
 }
 
-enum pd_err store_clock_keep(struct db *d, struct store_clock *c, int64_t clock_us, struct pd_why *why)
+enum pd_err store_clock_save(struct db *d, struct store_clock *c, int64_t clock_us, struct pd_why *why)
 {
     enum pd_err err;
 

@@ -152,8 +152,8 @@ static enum pd_err describe_job(struct store_tx *tx, int64_t job_id, struct pd_b
 }
 
 /* The event, and a line in the audit log. `kind` is "job.deleted" or "run.deleted". */
-static enum pd_err tell(struct store_tx *tx, const char *who, const char *kind, int64_t job_id,
-                        int64_t run_id, struct pd_why *why)
+static enum pd_err record_deletion(struct store_tx *tx, const char *who, const char *kind, int64_t job_id,
+                                   int64_t run_id, struct pd_why *why)
 {
     char target[32];
     struct pd_buf b;
@@ -188,7 +188,7 @@ enum pd_err store_job_delete(struct store_tx *tx, int64_t job_id, int64_t versio
     if (err == PD_OK)
         err = job_has_no_model(tx, job_id, why);
     if (err == PD_OK)
-        err = tell(tx, who, "job.deleted", job_id, 0, why);
+        err = record_deletion(tx, who, "job.deleted", job_id, 0, why);
     for (size_t i = 0; err == PD_OK && i < sizeof leave / sizeof *leave; i++)
         err = db_run(tx->db, why, leave[i], "i", job_id);
     return err == PD_OK
@@ -216,15 +216,15 @@ enum pd_err store_run_delete(struct store_tx *tx, int64_t run_id, int64_t versio
         return err;
     if (job_state_final(j.state) && j.runs - j.deleted == 1) /* with its last run an ended job goes */
         return store_job_delete(tx, r.job_id, -1, who, why);
-    err = tell(tx, who, "run.deleted", r.job_id, run_id, why);
+    err = record_deletion(tx, who, "run.deleted", r.job_id, run_id, why);
     return err == PD_OK ? tx_run_bury(tx, run_id, &r, why) : err;
 }
 
 /* ---- models --------------------------------------------------------------------------------------- */
 
 /* The event, and a line in the audit log. */
-static enum pd_err tell_model(struct store_tx *tx, const char *who, const char *kind, const char *model,
-                              int64_t n, struct pd_why *why)
+static enum pd_err record_model_deletion(struct store_tx *tx, const char *who, const char *kind,
+                                         const char *model, int64_t n, struct pd_why *why)
 {
     char target[300];
     enum pd_err err = tx_model_event(tx, kind, model, n, NULL, 0, why);
@@ -340,5 +340,5 @@ enum pd_err store_model_delete(struct store_tx *tx, const char *model, int64_t n
     }
     if (err == PD_OK)
         err = tx_weights_bury(tx, why);
-    return err == PD_OK ? tell_model(tx, who, "model.deleted", model, n, why) : err;
+    return err == PD_OK ? record_model_deletion(tx, who, "model.deleted", model, n, why) : err;
 }

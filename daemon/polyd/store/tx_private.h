@@ -14,7 +14,7 @@ struct store_clock {
 /* After the migration. */
 enum pd_err store_clock_start(struct db *d, struct store_clock *ret, struct pd_why *why);
 /* Inside a transaction: writes the time down now and then. */
-enum pd_err store_clock_keep(struct db *d, struct store_clock *c, int64_t clock_us, struct pd_why *why);
+enum pd_err store_clock_save(struct db *d, struct store_clock *c, int64_t clock_us, struct pd_why *why);
 int64_t store_clock_us(const struct store_clock *c);
 
 struct store_tx {

@@ -205,7 +205,7 @@ again:
         w->idem_swept_us = tx->clock_us;
     }
     if (err == PD_OK)
-        err = store_clock_keep(&w->db, &w->clock, tx->clock_us, &why);
+        err = store_clock_save(&w->db, &w->clock, tx->clock_us, &why);
     if (err == PD_OK)
         err = db_run(&w->db, &why, "COMMIT", "");
     if (err != PD_OK) {

@@ -212,7 +212,7 @@ static enum pd_err expand_one(struct expander *e, struct pd_why *why)
     if (err != PD_OK)
         return err;
     job_report_init(&report);
-    err = job_parse_kept(p.document, strlen(p.document), &job, &report);
+    err = job_parse_stored(p.document, strlen(p.document), &job, &report);
     if (err != PD_OK && err != PD_ERR_NOMEM)
         err = give_up(e, p.job_id, report.error_count ? report.errors[0].detail : pd_err_name(err), why);
     job_report_done(&report);

@@ -177,7 +177,7 @@ uint64_t data_cache_limit(const char *dir)
 }
 
 /* Removes the files unused for longest until `need` more bytes fit; whether they do. */
-static bool make_room(const char *dir, uint64_t need)
+static bool free_space(const char *dir, uint64_t need)
 {
     uint64_t limit = data_cache_limit(dir), free, keep, excess = 0;
     struct statvfs disk;

@@ -36,7 +36,7 @@ enum data_equation {
     DATA_EQUATION_WAVE,
     DATA_EQUATIONS
 };
-#define DATA_EQUATION_WORDS "convection reaction wave"
+#define DATA_EQUATION_NAMES "convection reaction wave"
 #define DATA_GRID_MAX 1024 /* most points of an axis */
 /* The exact solution u(x, t); `c` is beta (convection), rho (reaction) or the wave speed. */
 double data_equation_exact(enum data_equation equation, double c, double x, double t);

@@ -156,7 +156,7 @@ enum pd_err data_cifar_unpack(const uint8_t *records, int64_t count, uint8_t *pi
     return PD_OK;
 }
 
-static enum pd_err open_plain(int dir, const char *name, int *ret, struct pd_why *why)
+static enum pd_err open_uncompressed(int dir, const char *name, int *ret, struct pd_why *why)
 {
     struct stat s;
     int fd = data_open_beneath(dir, name, O_RDONLY | O_NONBLOCK);
@@ -311,7 +311,7 @@ static enum pd_err read_names(int dir, struct data_set *set, struct pd_why *why)
     ssize_t n;
     int fd;
 
-    if (open_plain(dir, "batches.meta.txt", &fd, &ignored) != PD_OK)
+    if (open_uncompressed(dir, "batches.meta.txt", &fd, &ignored) != PD_OK)
         return PD_OK;
     n = read(fd, text, NAMES_BYTES_MAX);
     close(fd);
@@ -372,7 +372,7 @@ enum pd_err data_open_cifar(struct data_set *set, const struct data_options *o, 
             if (err == PD_OK && !part && !count)
                 err = pd_fail(why, PD_ERR_NOT_FOUND, "data_batch*.bin is missing (plain or with .gz behind)");
             for (int i = 0; err == PD_OK && i < count; i++) {
-                err = open_plain(dir, names[i], &fd, why);
+                err = open_uncompressed(dir, names[i], &fd, why);
                 if (err == PD_OK)
                     err = read_records(fd, names[i], set, &at, headers_only, why);
             }

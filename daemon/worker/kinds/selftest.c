@@ -131,7 +131,7 @@ static enum pd_err open_comm(struct attempt *at, struct pk_comm **ret, struct pd
 }
 
 /* Rank 0, before every step and at the end. */
-static enum pd_err tell(struct pk_comm *comm, bool go_on, struct pd_why *why)
+static enum pd_err send_decision(struct pk_comm *comm, bool go_on, struct pd_why *why)
 {
     int32_t word = go_on;
 
@@ -199,7 +199,7 @@ static void run(struct attempt *at, struct job_config *config, struct role_resul
         enum link_stop stop = ignore ? LINK_GO_ON : link_stop_asked(at->link);
         int64_t now_us = pd_clock_wall_us();
 
-        err = tell(comm, stop == LINK_GO_ON, &why);
+        err = send_decision(comm, stop == LINK_GO_ON, &why);
         if (err != PD_OK)
             goto failed;
         if (stop == LINK_LEAVE_NOW) {
@@ -223,7 +223,7 @@ static void run(struct attempt *at, struct job_config *config, struct role_resul
             ret->cause = "invalid";
             ret->step = f.step;
             snprintf(ret->text, sizeof ret->text, "asked to refuse at step %lld", (long long)refuse_at);
-            err = tell(comm, false, &why);
+            err = send_decision(comm, false, &why);
             goto out;
         }
         if (f.step == crash_at && at->number == 1)
@@ -241,7 +241,7 @@ static void run(struct attempt *at, struct job_config *config, struct role_resul
         if (f.step == diverge_at) {
             ret->cause = "diverged";
             ret->step = f.step;
-            err = tell(comm, false, &why);
+            err = send_decision(comm, false, &why);
             goto out;
         }
         if (f.step < steps && ((every > 0 && f.step % every == 0) || link_checkpoint_asked(at->link))) {
@@ -254,7 +254,7 @@ static void run(struct attempt *at, struct job_config *config, struct role_resul
     }
     err = fit_save(at, &f, "best", loss, &why);
     if (err == PD_OK)
-        err = tell(comm, false, &why);
+        err = send_decision(comm, false, &why);
     if (err != PD_OK)
         goto failed;
     ret->cause = "done";

@@ -48,7 +48,7 @@ void link_metric(struct link *l, const char *key, int64_t step, int64_t time_us,
 
     pthread_mutex_lock(&l->mutex);
     if (link_full(l))
-        link_wait_for_room(l);
+        link_wait_for_space(l);
     if (l->key_count == LINK_KEYS_OPEN)
         link_close_metrics(l);
     index = key_index(l, key);
@@ -66,7 +66,7 @@ void link_metric(struct link *l, const char *key, int64_t step, int64_t time_us,
 /* Metrics that came before go first, so that a checkpoint acknowledges its own points. */
 static void begin_data(struct link *l, struct pd_buf *b, enum wire_type type)
 {
-    link_wait_for_room(l);
+    link_wait_for_space(l);
     link_close_metrics(l);
     pd_buf_init(b, 0);
     wire_begin(b, type, 0, l->next_seq);

@@ -109,7 +109,7 @@ void link_submit(struct link *l, struct pd_buf *b, bool may_drop);
 /* Memory and spool are full. */
 bool link_full(const struct link *l);
 /* Waits while they are. */
-void link_wait_for_room(struct link *l);
+void link_wait_for_space(struct link *l);
 /* Discards stored frames up to `acked`. */
 void link_acknowledge(struct link *l, uint64_t acked);
 /* Stores the open metrics frame, if it holds points. */

@@ -91,7 +91,7 @@ void link_submit(struct link *l, struct pd_buf *b, bool may_drop)
     link_wake(l);
 }
 
-void link_wait_for_room(struct link *l)
+void link_wait_for_space(struct link *l)
 {
     while (link_full(l) && !l->stop_thread && !l->refused)
         pthread_cond_wait(&l->changed, &l->mutex);

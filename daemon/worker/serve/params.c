@@ -38,7 +38,7 @@ static bool take(struct reader *r, char c)
     return true;
 }
 
-static bool take_word(struct reader *r, const char *word)
+static bool take_literal(struct reader *r, const char *word)
 {
     size_t len = strlen(word);
 
@@ -257,9 +257,9 @@ static uint64_t read_seed(struct reader *r)
 
 static bool read_bool(struct reader *r)
 {
-    if (take_word(r, "true"))
+    if (take_literal(r, "true"))
         return true;
-    if (!take_word(r, "false"))
+    if (!take_literal(r, "false"))
         spoil(r, "must be true or false");
     return false;
 }
@@ -269,7 +269,7 @@ static void read_stop(struct reader *r, struct serve_params *p)
     struct serve_sampling *s = &p->sampling;
     bool list;
 
-    if (take_word(r, "null"))
+    if (take_literal(r, "null"))
         return;
     list = take(r, '[');
     if (list && take(r, ']'))
@@ -299,7 +299,7 @@ static void read_bias(struct reader *r, struct serve_params *p)
 {
     struct serve_sampling *s = &p->sampling;
 
-    if (take_word(r, "null"))
+    if (take_literal(r, "null"))
         return;
     if (!take(r, '{')) {
         spoil(r, "must be an object");
@@ -430,7 +430,7 @@ static void read_seed_member(struct reader *r, struct serve_params *p)
 
 static void read_logprobs(struct reader *r, struct serve_params *p)
 {
-    if (!take_word(r, "null"))
+    if (!take_literal(r, "null"))
         p->sampling.logprobs =
             read_int(r, 0, (int32_t)SERVE_TOP_MAX, "must be null or a whole number in 0..5");
 }

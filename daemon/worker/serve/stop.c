@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-bool serve_stops_scan(const struct serve_stops *s, const char *text, size_t len, size_t *ret_keep)
+bool serve_stops_scan(const struct serve_stops *s, const char *text, size_t len, size_t *ret_safe)
 {
     size_t partial = len;
 
@@ -15,13 +15,13 @@ bool serve_stops_scan(const struct serve_stops *s, const char *text, size_t len,
             if (memcmp(text + at, s->bytes[i], have) != 0)
                 continue;
             if (have == s->len[i]) {
-                *ret_keep = at;
+                *ret_safe = at;
                 return true;
             }
             if (partial == len)
                 partial = at;
         }
     }
-    *ret_keep = partial;
+    *ret_safe = partial;
     return false;
 }

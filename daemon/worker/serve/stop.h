@@ -13,6 +13,6 @@ struct serve_stops {
 };
 
 /* Looks at text[0..len), none of which has been released. True when a whole stop string stands in
- * it: *ret_keep is where the earliest one begins. Else *ret_keep is how many bytes cannot be the beginning
+ * it: *ret_safe is where the earliest one begins. Else *ret_safe is how many bytes cannot be the beginning
  * of a stop string that is still coming: those may be released. */
-bool serve_stops_scan(const struct serve_stops *s, const char *text, size_t len, size_t *ret_keep);
+bool serve_stops_scan(const struct serve_stops *s, const char *text, size_t len, size_t *ret_safe);

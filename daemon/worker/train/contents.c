@@ -17,7 +17,7 @@ struct contents {
     struct trainer *trainer;
     struct train_tensor *tensors; /* parameters first, in the model's order */
     char (*names)[80];
-    size_t tensor_count, tensor_room;
+    size_t tensor_count, tensor_capacity;
     struct data_st_meta_item meta[MODEL_META_ITEMS + OWN_ITEMS];
     size_t meta_count;
     char own_text[OWN_ITEMS][64];
@@ -37,7 +37,7 @@ static void add_tensor(struct contents *c, const char *prefix, const char *name,
 {
     struct train_tensor *t = &c->tensors[c->tensor_count];
 
-    assert(c->tensor_count < c->tensor_room);
+    assert(c->tensor_count < c->tensor_capacity);
     snprintf(c->names[c->tensor_count], sizeof c->names[0], "%s%s", prefix, name);
     t->st.name = c->names[c->tensor_count];
     t->st.dtype = dtype == PK_F64 ? DATA_ST_F64 : DATA_ST_F32;
@@ -105,7 +105,7 @@ static enum pd_err add_tokenizer(struct contents *c, struct pd_why *why)
 
     if (!t || data_tokenizer_kind(t) == DATA_TOKENIZER_BYTES)
         return PD_OK;
-    assert(c->tensor_count < c->tensor_room);
+    assert(c->tensor_count < c->tensor_capacity);
     err = data_tokenizer_save(t, &c->tokenizer, why);
     if (err != PD_OK)
         return err;
@@ -127,9 +127,10 @@ static enum pd_err list_tensors(struct contents *c, struct pd_why *why)
     struct saved saved[MODEL_STATES_MAX + 1];
     const size_t saved_count = saved_states(setup, saved);
 
-    c->tensor_room = (1 + saved_count) * params + 8; /* few of a whole vector, however few the parameters */
-    c->tensors = calloc(c->tensor_room, sizeof *c->tensors);
-    c->names = calloc(c->tensor_room, sizeof *c->names);
+    c->tensor_capacity =
+        (1 + saved_count) * params + 8; /* few of a whole vector, however few the parameters */
+    c->tensors = calloc(c->tensor_capacity, sizeof *c->tensors);
+    c->names = calloc(c->tensor_capacity, sizeof *c->names);
     if (!c->tensors || !c->names)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for checkpoints");
     for (size_t i = 0; i < params; i++) {

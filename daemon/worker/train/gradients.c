@@ -39,7 +39,7 @@ static int64_t entries_of(const struct model_param *p, enum model_weight w)
     return p->weight == MODEL_WEIGHT_QKV && w <= MODEL_WEIGHT_V ? all / 3 : 0;
 }
 
-static enum pd_err make_room(struct gradients *g, struct pd_why *why)
+static enum pd_err allocate(struct gradients *g, struct pd_why *why)
 {
     const struct model *m = g->session->setup.model;
     const size_t size = pk_dtype_size(model_spec(m)->dtype);
@@ -84,7 +84,7 @@ enum pd_err gradients_open(const struct session *s, struct model_store *store, s
     pd_buf_init(&g->meta, 0);
     err = session_executable(s, &graph, store, NULL, &g->executable, why);
     if (err == PD_OK)
-        err = make_room(g, why);
+        err = allocate(g, why);
     if (err == PD_OK)
         *ret = g;
     else

@@ -32,7 +32,7 @@ static struct key *key_of(const struct maps *m, int number, size_t layer, ptrdif
     return m->keys + ((layer * NUMBERS + (size_t)number) * (m->heads + 1)) + head + 1;
 }
 
-static enum pd_err make_room(struct maps *m, struct pd_why *why)
+static enum pd_err allocate(struct maps *m, struct pd_why *why)
 {
     const struct model *model = m->session->setup.model;
     const size_t layers = model_attention_count(model);
@@ -76,7 +76,7 @@ enum pd_err maps_open(const struct session *s, struct model_store *store, struct
     pd_buf_init(&m->meta, 0);
     err = session_executable(s, &graph, store, NULL, &m->executable, why);
     if (err == PD_OK)
-        err = make_room(m, why);
+        err = allocate(m, why);
     if (err == PD_OK)
         err = session_feed_probe(s, &m->executable, why);
     if (err == PD_OK)

@@ -28,7 +28,7 @@ struct reporter {
     double loss;                            /* of the last step */
     int64_t data_waited_us, comm_waited_us; /* at the last flush */
     char **keys;                            /* of reporter_key */
-    size_t key_count, key_room;
+    size_t key_count, key_capacity;
     int64_t bad; /* pictures that could not be decoded, as last reported */
 };
 
@@ -103,14 +103,14 @@ const char *reporter_key(struct reporter *r, const char *fmt, ...)
     for (size_t i = 0; i < r->key_count; i++)
         if (!strcmp(r->keys[i], key))
             return r->keys[i];
-    if (r->key_count == r->key_room) {
-        size_t room = r->key_room ? 2 * r->key_room : 32;
+    if (r->key_count == r->key_capacity) {
+        size_t room = r->key_capacity ? 2 * r->key_capacity : 32;
         char **more = realloc(r->keys, room * sizeof *more);
 
         if (!more)
             return NULL;
         r->keys = more;
-        r->key_room = room;
+        r->key_capacity = room;
     }
     r->keys[r->key_count] = strdup(key);
     return r->keys[r->key_count] ? r->keys[r->key_count++] : NULL;

@@ -96,7 +96,7 @@ static enum pd_err open_backend(struct session *s, struct pd_why *why)
     if (err == PD_OK)
         err = s->api->info(s->backend, &s->device, why);
     if (err == PD_OK)
-        model_tuned_meet(s->tuned, &s->device);
+        model_tuned_recall(s->tuned, &s->device);
     return err;
 }
 

@@ -49,7 +49,7 @@ static void add_name(struct names *n, const char *name)
     pd_buf_printf(&n->text, "%s%s", n->count++ ? ", " : "", name);
 }
 
-static enum pd_err tell(const struct session *s, struct names n[3], size_t taken, struct pd_why *why)
+static enum pd_err report(const struct session *s, struct names n[3], size_t taken, struct pd_why *why)
 {
     static const char *const words[] = {"not in the file", "begun anew", "of the file not used"};
     const struct job_start *start = &s->config->train.start;
@@ -144,7 +144,7 @@ enum pd_err start_params(const struct session *s, struct model_store *store, con
     if (err == PD_OK && !taken)
         err = pd_fail(why, PD_ERR_INVALID, "#/train/start: the file has no parameter of this network");
     if (err == PD_OK)
-        err = tell(s, names, taken, why);
+        err = report(s, names, taken, why);
     for (i = 0; i < 3; i++)
         pd_buf_done(&names[i].text);
     free(seen);

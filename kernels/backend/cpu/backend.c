@@ -50,7 +50,7 @@ int cpu_threads_of(const struct pk_backend *b)
     return n < 1 ? 1 : n > 1024 ? 1024 : (int)n;
 }
 
-static void say(const struct pk_host *host, int level, const char *text)
+static void log_line(const struct pk_host *host, int level, const char *text)
 {
     if (host && host->log)
         host->log(host->user, level, text);
@@ -95,12 +95,12 @@ static void self_test(const struct pk_backend *b)
     snprintf(text, sizeof text,
              "level=%s gemm=%s threads=%d gemm_gflops=%.0f fma_peak_gflops=%.0f denormals=zero",
              level_name[b->level], b->gemm->name, cpu_pool_threads(b->pool), speed / 1e9, peak / 1e9);
-    say(b->host, 6, text);
+    log_line(b->host, 6, text);
     if (speed < 0.5 * peak) {
         snprintf(text, sizeof text,
                  "why=\"gemm=%s reaches only %.0f %% of the multiply-add peak on this processor\"",
                  b->gemm->name, 100 * speed / peak);
-        say(b->host, 4, text);
+        log_line(b->host, 4, text);
     }
 out:
     free(scratch);

@@ -72,7 +72,7 @@ static struct pk_node *sole_maker(const struct pk_pass *p, const struct pk_node 
     if (m->op != op || m->dead || m->exact != n->exact || g->value[value].root != value ||
         p->uses[value] != 1 || p->output[value] ||
         !pk_shape_equal(&g->value[value].shape, &g->value[n->out].shape) ||
-        !pk_pass_inputs_keep(p, m, n->born))
+        !pk_pass_inputs_unchanged(p, m, n->born))
         return NULL;
     return m;
 }
@@ -177,7 +177,7 @@ static bool pads_of(struct pk_pass *p, uint32_t value, uint64_t when, struct pie
     const struct pk_node *m = &g->node[g->value[value].node];
 
     if (m->dead || g->value[value].root != value || p->uses[value] != 1 || p->output[value] ||
-        !pk_pass_inputs_keep(p, m, when))
+        !pk_pass_inputs_unchanged(p, m, when))
         return false;
     if (is_binary(m, PK_EX_ADD))
         return pads_of(p, m->in[0], when, piece, n) && pads_of(p, m->in[1], when, piece, n);

@@ -214,7 +214,7 @@ static bool may_narrow(const struct narrow *w, const struct pk_node *n, int32_t 
 }
 
 /* Whether input k should stay f32; half: the node's first output becomes bf16. */
-static bool would_keep(const struct pk_node *n, int32_t k, bool half)
+static bool would_store(const struct pk_node *n, int32_t k, bool half)
 {
     if (n->exact)
         return true;
@@ -286,7 +286,7 @@ static void find_half(struct narrow *w)
             uint32_t root = g->value[n->in[k]].root;
 
             w->reads[root]++;
-            w->wants[root] += would_keep(n, k, n->n_out > 0 && w->half[n->out]);
+            w->wants[root] += would_store(n, k, n->n_out > 0 && w->half[n->out]);
         }
     }
 }

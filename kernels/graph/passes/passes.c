@@ -75,7 +75,7 @@ static bool same_version(const struct pk_pass *p, uint32_t value, uint64_t a, ui
     return !p->many[root] && (a < p->wrote[root]) == (b < p->wrote[root]);
 }
 
-bool pk_pass_inputs_keep(const struct pk_pass *p, const struct pk_node *n, uint64_t when)
+bool pk_pass_inputs_unchanged(const struct pk_pass *p, const struct pk_node *n, uint64_t when)
 {
     for (int32_t i = 0; i < n->n_in; i++)
         if (!same_version(p, n->in[i], n->born, when))
@@ -281,7 +281,7 @@ static bool node_same(const struct pk_pass *p, const struct pk_node *a, const st
             return false;
     if (a->op != b->op || a->n_in != b->n_in ||
         (a->n_in && memcmp(a->in, b->in, (size_t)a->n_in * sizeof *a->in) != 0) ||
-        !pk_pass_inputs_keep(p, a, b->born))
+        !pk_pass_inputs_unchanged(p, a, b->born))
         return false;
     return rule->attr_same ? rule->attr_same(a->attr, b->attr)
                            : memcmp(a->attr, b->attr, sizeof *a->attr) == 0;
@@ -464,7 +464,7 @@ static bool join(struct pk_pass *p, struct pk_node *n, int32_t k)
 
     if (m->op != PK_OP_EXPR || m->dead || m->exact != n->exact || g->value[value].root != value ||
         p->output[value] || !pk_shape_equal(&g->value[value].shape, &g->value[n->out].shape) ||
-        !pk_pass_inputs_keep(p, m, n->born))
+        !pk_pass_inputs_unchanged(p, m, n->born))
         return false;
     for (int32_t i = 0; i < n->n_in; i++)
         direct += n->in[i] == value;

@@ -17,7 +17,7 @@ bool pk_pass_init(struct pk_pass *p, struct pk_graph *g);
 void pk_pass_done(struct pk_pass *p);
 void pk_pass_count_uses(struct pk_pass *p);
 /* Whether the inputs of `n` have the same values at the time `when`. */
-bool pk_pass_inputs_keep(const struct pk_pass *p, const struct pk_node *n, uint64_t when);
+bool pk_pass_inputs_unchanged(const struct pk_pass *p, const struct pk_node *n, uint64_t when);
 
 /* The following return false if memory ran out. */
 

@@ -295,15 +295,15 @@ static bool concerned(const struct devices *ds, int i, int device)
            (ds->devices[device].split && i >= ds->gpu_first && ds->devices[i].gpu == ds->devices[device].gpu);
 }
 
-static void tell_run(struct devices *ds, const struct devices_holder *by, int device, bool fatal,
-                     const char *reason)
+static void notify_run(struct devices *ds, const struct devices_holder *by, int device, bool fatal,
+                       const char *reason)
 {
     for (struct devices_listener *l = ds->listeners; l; l = l->next)
         if (l->run_fault)
             l->run_fault(l->self, by->run, by->attempt, ds->devices[device].name, fatal, reason);
 }
 
-static void tell_lost(struct devices *ds, int device, const char *reason)
+static void notify_lost(struct devices *ds, int device, const char *reason)
 {
     for (struct devices_listener *l = ds->listeners; l; l = l->next)
         if (l->lost)
@@ -311,18 +311,18 @@ static void tell_lost(struct devices *ds, int device, const char *reason)
 }
 
 /* *ret_by: a run that holds it, 0 = none does. */
-static void tell_holders(struct devices *ds, int device, enum device_xid what, const char *reason,
-                         struct devices_holder *ret_by)
+static void notify_holders(struct devices *ds, int device, enum device_xid what, const char *reason,
+                           struct devices_holder *ret_by)
 {
     *ret_by = (struct devices_holder){0};
     for (int i = 0; i < ds->device_count; i++)
         if (ds->held[i].by.run && concerned(ds, i, device)) {
             *ret_by = ds->held[i].by;
             if (what == DEVICE_XID_FATAL || what == DEVICE_XID_PROGRAM)
-                tell_run(ds, ret_by, device, what == DEVICE_XID_FATAL, reason);
+                notify_run(ds, ret_by, device, what == DEVICE_XID_FATAL, reason);
         }
     if (what == DEVICE_XID_FATAL)
-        tell_lost(ds, device, reason);
+        notify_lost(ds, device, reason);
 }
 
 /* What a device that is gone takes with it: the runs on it start again elsewhere, and so do the models. */
@@ -332,8 +332,8 @@ static void lose(struct devices *ds, int i)
                                                    : "the driver lists the GPU no longer";
 
     if (ds->held[i].by.run)
-        tell_run(ds, &ds->held[i].by, i, true, why);
-    tell_lost(ds, i, why);
+        notify_run(ds, &ds->held[i].by, i, true, why);
+    notify_lost(ds, i, why);
 }
 
 static bool same_facts(const struct device *a, const struct device *b)
@@ -405,7 +405,7 @@ static void take_event(struct devices *ds, const struct device_event *e)
     if (e->index >= ds->gpu_count)
         return; /* of a device that we have not read yet: its sample says so, too */
     pd_log(PD_LOG_WARNING, "device", "gpu=%s %s", ds->devices[i].name, e->reason);
-    tell_holders(ds, i, what, e->reason, &by);
+    notify_holders(ds, i, what, e->reason, &by);
     if (what >= DEVICE_XID_HARDWARE)
         take_out(ds, i, e->reason);
     write_event(ds, i, &by, e->xid, what >= DEVICE_XID_HARDWARE, e->reason);

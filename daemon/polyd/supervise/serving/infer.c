@@ -157,7 +157,7 @@ static struct call *next_to_send(struct serving *s, struct model *m, bool all)
 
     pthread_mutex_lock(&s->lock);
     c = m->inbox;
-    if (c && !all && !conn_has_room(m->conn, c->frame.len))
+    if (c && !all && !conn_can_send(m->conn, c->frame.len))
         c = NULL;
     if (c) {
         m->inbox = c->next;

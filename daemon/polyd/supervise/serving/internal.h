@@ -94,8 +94,8 @@ struct model *model_new(struct serving *s, const struct store_model_version *v);
 /* Removes it from the table and frees it: no other reference may exist. */
 void model_forget(struct serving *s, struct model *m);
 void model_set_state(struct serving *s, struct model *m, enum sup_model_state state, const char *reason);
-void model_tell_loads(struct serving *s, struct model *m, enum pd_err err, const struct pd_why *why);
-void model_tell_unloads(struct serving *s, struct model *m, enum pd_err err, const struct pd_why *why);
+void model_notify_loads(struct serving *s, struct model *m, enum pd_err err, const struct pd_why *why);
+void model_notify_unloads(struct serving *s, struct model *m, enum pd_err err, const struct pd_why *why);
 /* Whether the version should be loaded after a restart. */
 void model_write_loaded(struct serving *s, const struct model *m, bool loaded);
 /* Starts its worker, or fails the waiting loads. */

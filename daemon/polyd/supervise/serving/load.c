@@ -18,9 +18,9 @@ void model_unload(struct serving *s, struct model *m)
         struct pd_why none = {""};
 
         model_fail_calls(s, m, PD_ERR_CLOSED, "the model was unloaded");
-        model_tell_loads(s, m, PD_ERR_CLOSED, &(struct pd_why){"the model was unloaded"});
+        model_notify_loads(s, m, PD_ERR_CLOSED, &(struct pd_why){"the model was unloaded"});
         model_set_state(s, m, SUP_MODEL_UNAVAILABLE, ""); /* before anyone who waited looks */
-        model_tell_unloads(s, m, PD_OK, &none);
+        model_notify_unloads(s, m, PD_OK, &none);
         model_write_loaded(s, m, false);
         model_forget(s, m);
         return;

@@ -104,7 +104,7 @@ static struct model *model_free(struct model *m)
 /* ---- telling those who wait ----------------------------------------------------------------- */
 
 /* Takes the list away under the lock, and calls back without it. */
-static void tell(struct serving *s, struct load_wait **list, enum pd_err err, const struct pd_why *why)
+static void notify(struct serving *s, struct load_wait **list, enum pd_err err, const struct pd_why *why)
 {
     struct load_wait *l, *next;
 
@@ -120,14 +120,14 @@ static void tell(struct serving *s, struct load_wait **list, enum pd_err err, co
     }
 }
 
-void model_tell_loads(struct serving *s, struct model *m, enum pd_err err, const struct pd_why *why)
+void model_notify_loads(struct serving *s, struct model *m, enum pd_err err, const struct pd_why *why)
 {
-    tell(s, &m->loads, err, why);
+    notify(s, &m->loads, err, why);
 }
 
-void model_tell_unloads(struct serving *s, struct model *m, enum pd_err err, const struct pd_why *why)
+void model_notify_unloads(struct serving *s, struct model *m, enum pd_err err, const struct pd_why *why)
 {
-    tell(s, &m->unloads, err, why);
+    notify(s, &m->unloads, err, why);
 }
 
 void model_set_state(struct serving *s, struct model *m, enum sup_model_state state, const char *reason)
@@ -325,7 +325,7 @@ void model_begin_load(struct serving *s, struct model *m)
     err = start_worker(s, m, &why);
     if (err != PD_OK) {
         model_set_state(s, m, SUP_MODEL_UNAVAILABLE, why.text);
-        model_tell_loads(s, m, err, &why);
+        model_notify_loads(s, m, err, &why);
     }
 }
 
@@ -395,9 +395,9 @@ static void model_gone(void *self, unsigned events)
     if (m->state == SUP_MODEL_UNLOADING || loop_stopping(s->loop)) {
         struct pd_why none = {""};
 
-        model_tell_loads(s, m, PD_ERR_CLOSED, &(struct pd_why){"the model was unloaded"});
+        model_notify_loads(s, m, PD_ERR_CLOSED, &(struct pd_why){"the model was unloaded"});
         model_set_state(s, m, SUP_MODEL_UNAVAILABLE, ""); /* before anyone who waited looks */
-        model_tell_unloads(s, m, PD_OK, &none);
+        model_notify_unloads(s, m, PD_OK, &none);
         if (!loop_stopping(s->loop))
             model_write_loaded(s, m, false);
         pd_log(PD_LOG_INFO, "supervise", "model=%s version=%lld unloaded=1", m->name, (long long)m->version);
@@ -407,7 +407,7 @@ static void model_gone(void *self, unsigned events)
     if (m->loading_first) {
         /* It never served: the load has failed, and would fail again. */
         model_set_state(s, m, SUP_MODEL_UNAVAILABLE, why.text);
-        model_tell_loads(s, m, PD_ERR_UNSUPPORTED, &why);
+        model_notify_loads(s, m, PD_ERR_UNSUPPORTED, &why);
         return;
     }
     m->backoff_us = m->ready_us && now_us - m->ready_us > STEADY_US ? RESTART_MIN_US
@@ -446,7 +446,7 @@ static void take_ready(struct serving *s, struct model *m, const uint8_t *p, siz
     if (m->loading_first)
         model_write_loaded(s, m, true);
     m->loading_first = false;
-    model_tell_loads(s, m, PD_OK, &none);
+    model_notify_loads(s, m, PD_OK, &none);
 }
 
 static void take_frame(void *self, struct conn *c, const struct wire_header *h, const uint8_t *p)
@@ -724,8 +724,8 @@ struct serving *serving_free(struct serving *s)
 
         proc_signal(&m->proc, SIGUSR1); /* only after the patience of a stop has ended */
         model_fail_calls(s, m, PD_ERR_CLOSED, why.text);
-        model_tell_loads(s, m, PD_ERR_CLOSED, &why);
-        model_tell_unloads(s, m, PD_ERR_CLOSED, &why);
+        model_notify_loads(s, m, PD_ERR_CLOSED, &why);
+        model_notify_unloads(s, m, PD_ERR_CLOSED, &why);
         s->models = m->next;
         model_free(m);
     }

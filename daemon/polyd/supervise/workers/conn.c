@@ -69,7 +69,7 @@ struct pd_buf *conn_out(struct conn *c)
     return &c->out;
 }
 
-bool conn_has_room(const struct conn *c, size_t bytes)
+bool conn_can_send(const struct conn *c, size_t bytes)
 {
     return !c->out.len || c->out.len + bytes <= ROOM;
 }

@@ -48,7 +48,7 @@ struct pd_buf *conn_out(struct conn *c);
 /* A frame that could not be built closes the connection at its next flush. */
 void conn_end(struct conn *c, size_t begin);
 /* Whether a frame of this size fits the output buffer. Always true if the buffer is empty. */
-bool conn_has_room(const struct conn *c, size_t bytes);
+bool conn_can_send(const struct conn *c, size_t bytes);
 /* Queues finished frames and empties their buffer. */
 void conn_send(struct conn *c, struct pd_buf *frames);
 void conn_flush(struct conn *c);

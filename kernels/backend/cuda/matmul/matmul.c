@@ -143,9 +143,9 @@ static size_t bias_bytes(const struct cuda_product *p)
 /* A variant: the library's epilogue, and the part that polyd's kernels do. */
 struct way {
     int32_t epilogue;
-    bool into_kept; /* the library's result is what is kept */
-    bool sums;      /* left */
-    int what;       /* left, of CUDA_FINISH_... */
+    bool into_saved; /* the library's result is what is kept */
+    bool sums;       /* left */
+    int what;        /* left, of CUDA_FINISH_... */
 };
 
 /* Whether a second matrix has the layout that the library requires: dense rows, a row stride that is a multiple of
@@ -189,7 +189,7 @@ static void way_of(const struct cuda_product *p, bool fused, struct way *w)
         w->epilogue = p->has_bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
     } else if (p->act != PK_ACT_NONE) {
         w->what = CUDA_FINISH_ACT;
-        w->into_kept = p->keeps;
+        w->into_saved = p->keeps;
     }
     if (p->has_residual && p->act != PK_ACT_NONE)
         w->what |= CUDA_FINISH_RESIDUAL;
@@ -384,12 +384,12 @@ static int32_t least(int32_t a, int32_t b)
 static enum pd_err by_library(struct pk_backend *b, const struct cuda_product *p, struct cuda_lt_key *k,
                               const struct pk_call *c, bool *ret_fallback, struct pd_why *why)
 {
-    size_t bias_room = bias_bytes(p), wide_room = wide_bytes(p), out_size = size_of(library_out(p));
+    size_t bias_size = bias_bytes(p), wide_size = wide_bytes(p), out_size = size_of(library_out(p));
     int64_t out_step[PK_MAX_RANK], rounds = p->batch / k->batch, each = p->m * p->n * k->batch;
     char *scratch = c->workspace;
     struct job j = {
-        .b = b, .c = c, .p = p, .wide = library_out(p), .scratch = scratch + bias_room + wide_room};
-    struct cuda_lt_run r = {.bias = bias_room ? c->workspace : p->bias, .workspace = j.scratch};
+        .b = b, .c = c, .p = p, .wide = library_out(p), .scratch = scratch + bias_size + wide_size};
+    struct cuda_lt_run r = {.bias = bias_size ? c->workspace : p->bias, .workspace = j.scratch};
     void *sums = p->sums ? c->out[c->n_out - 1].data : NULL, *result[CUDA_LT_WAYS];
     const struct cuda_lt_plan *plan = NULL;
     enum pd_err err = PD_OK;
@@ -399,7 +399,7 @@ static enum pd_err by_library(struct pk_backend *b, const struct cuda_product *p
     way_of(p, false, &j.way[CUDA_LT_SIMPLE]);
     way_of(p, rounds == 1, &j.way[CUDA_LT_FUSED]);
     for (int i = 0; i < CUDA_LT_WAYS; i++)
-        result[i] = j.way[i].into_kept ? p->kept : wide_room ? scratch + bias_room : p->out;
+        result[i] = j.way[i].into_saved ? p->kept : wide_size ? scratch + bias_size : p->out;
     k->epilogue = j.way[CUDA_LT_SIMPLE].epilogue;
     k->align_a = align_of(p->a.data, p->a.step, p->lead, size_of(p->a.dtype));
     k->align_b = align_of(p->b.data, p->b.step, p->lead, size_of(p->b.dtype));
@@ -420,7 +420,7 @@ static enum pd_err by_library(struct pk_backend *b, const struct cuda_product *p
             k->align_bias = align_of(sums, NULL, 0, out_size);
         }
     }
-    if (bias_room)
+    if (bias_size)
         err = round_bias(&j, why);
     for (int64_t at = 0; at < rounds && err == PD_OK; at++) {
         r.a = shifted(p, &p->a, at);

@@ -71,7 +71,7 @@ test('folders of pictures from their files to the class of a new one', { skip, t
     assert.ok(series.find(s => s.key === 'data_wait'));
     assert.equal(series.find(s => s.key === 'data_bad').value, 1);
     assert.match((await host.get(`/api/v1/runs/${run.id}/logs?tail=100`)).text, /picture left out: train\/red\/torn\.png/);
-    assert.match((await host.get(`/api/v1/runs/${run.id}/logs?tail=100`)).text, /1 files are of a kind that is not read, only JPEG and PNG are: train\/red\/new\.webp/);
+    assert.match((await host.get(`/api/v1/runs/${run.id}/logs?tail=100`)).text, /1 files are neither JPEG nor PNG and are not read, for example train\/red\/new\.webp/);
     const version = await loaded('colours');
     assert.deepEqual(version.signature.inputs[0].shape, [-1, 3, 16, 16]);
     let right = 0;
@@ -91,14 +91,14 @@ test('folders of pictures from their files to the class of a new one', { skip, t
     assert.equal(await last(again), await last(run));
 });
 
-test('small pictures that would be blown up to the customary size are said', { skip, timeout: 60000 }, async () => {
+test('small pictures that enlarged to the usual size give a warning', { skip, timeout: 60000 }, async () => {
     putPictures();
     const document = size => ({
-        name: 'blown up', model: { preset: 'vit_micro', depth: 1 }, data: { dataset: 'image_folder', path: 'text/pictures', ...size },
+        name: 'enlarged', model: { preset: 'vit_micro', depth: 1 }, data: { dataset: 'image_folder', path: 'text/pictures', ...size },
         train: { steps: 2, batch: 2 }, ...small,
     });
     const about = async size => (await host.post('/api/v1/jobs?dry_run=1', document(size))).json.warnings.filter(w => w.pointer === '#/data/image_size');
-    assert.deepEqual((await about({})).map(w => w.detail), ['the pictures are 20 x 20 (median), image_size is 224 x 224: they are blown up, and cost 125 times their pixels; name a smaller data.image_size']);
+    assert.deepEqual((await about({})).map(w => w.detail), ['the pictures are 20 x 20 (median) and are enlarged to image_size 224 x 224, which costs 125 times their pixels; set a smaller data.image_size']);
     assert.deepEqual(await about({ image_size: 28 }), []); /* 1.4 times the side */
     assert.equal((await about({ image_size: 32 })).length, 1);
 });

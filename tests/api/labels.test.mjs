@@ -83,7 +83,7 @@ test('a request that is wrong is told what is', { skip }, async () => {
         assert.match(reply.json.error, says);
     };
     await refused({ name: 'image' }, /this model takes one input, 'text'/);
-    await refused({ datatype: 'UINT8', data: [1] }, /input 'text' is BYTES, not UINT8/);
+    await refused({ datatype: 'UINT8', data: [1] }, /input 'text' must be BYTES, not UINT8/);
     await refused({ shape: [2], data: ['a', 3] }, /input 'text': element 1 of BYTES is not a text/);
     await refused({ shape: [2] }, /input 'text': data has 1 elements, its shape needs 2/);
     await refused({ data: 3 }, /input 'text' needs data, an array, or one text/);
@@ -104,7 +104,7 @@ test('a file that is wrong is 422 with the file, the line and what is expected',
     await refused('columns.csv', 'label,words\nx,a\n', /line 1: there is no column 'text'; the header names label, words/);
     await refused('short.tsv', 'label\ttext\nx\ta\ny\n', /line 3: 1 column, the header names 2/);
     await refused('quote.csv', 'label,text\nx,"a\n', /line 2: the quote that opens here is never closed/);
-    await refused('torn.jsonl', '{"label": 1, "text": "a"}\n{"label"', /line 2: no JSON/);
+    await refused('torn.jsonl', '{"label": 1, "text": "a"}\n{"label"', /line 2: invalid JSON/);
     await refused('one.jsonl', jsonl(rows(40).filter(row => row.label === 'blame')), /have the label 'blame'; two classes are needed/);
     put('foreign/train.csv', csv(rows(20)));
     put('foreign/val.csv', csv([{ label: 'neither', text: 'a film' }]));
@@ -131,8 +131,8 @@ test('a dry run forecasts, and names what does not fit together', { skip, timeou
     await refused({}, '#/data/path', /is needed: a file of labelled texts or a folder of such files/);
     await refused({ path: 'text/reviews/one.jsonl', split: { rule: 'given' } }, '#/data/split/rule', /has no parts; use standard, fraction or count/);
     await refused({ path: 'text/reviews/one.jsonl' }, '#/data/dataset', /has no images, which a vit needs/, { model: { preset: 'vit_micro' } });
-    await refused({ path: 'text/reviews/one.jsonl', split: { rule: 'count', train: 40, val: 9 } }, '#/data/split/val', /asks for 9 samples, there are 1/);
-    await refused({ path: 'text/reviews' }, '#/data/path', /holds no train.tsv, train.csv or train.jsonl/);
+    await refused({ path: 'text/reviews/one.jsonl', split: { rule: 'count', train: 40, val: 9 } }, '#/data/split/val', /9 samples are requested, only 1 exist/);
+    await refused({ path: 'text/reviews' }, '#/data/path', /has no train.tsv, train.csv or train.jsonl/);
     const { fields, datasets } = (await host.get('/api/v1/fields')).json;
     assert.ok(fields.find(f => f.pointer === '/data/dataset').available.includes('text_labels'));
     assert.match(datasets.find(set => set.name === 'text_labels').layout, /label and text/);

@@ -57,7 +57,7 @@ test('a file that is not a text gives a warning before and during training', { s
     const planned = await dry(document);
     assert.equal(planned.plan_error, null);
     assert.deepEqual(planned.warnings.map(w => w.pointer), ['#/data/path']);
-    assert.match(planned.warnings[0].detail, /^\d+\.\d % of the text's bytes are not UTF-8: is it text\?/);
+    assert.match(planned.warnings[0].detail, /^\d+\.\d % of the text's bytes are not UTF-8: convert the text/);
     const sent = (await host.post('/api/v1/jobs', document)).json;
     await host.over(sent.id);
     const log = (await host.get(`/api/v1/runs/${sent.run_ids[0]}/logs?tail=50`)).text;
@@ -76,7 +76,7 @@ test('a document that cannot run is refused with the field', { skip, timeout: 12
         [text('nowhere.txt'), '#/data/path', /cannot open 'text\/nowhere.txt': No such file/],
         [text('folder'), '#/data/path', /'text\/folder' is a folder: name the file in it/],
         [text('some.txt', { tokenizer: 'gpt2_bpe' }), '#/data/tokenizer_path', /cannot open 'text\/gpt2-bpe': No such file.*encoder.json and vocab.bpe.*name their folder/],
-        [text('some.txt', { split: { rule: 'count', train: 800, val: 800 } }), '#/data/split', /asks for more bytes than the 840/],
+        [text('some.txt', { split: { rule: 'count', train: 800, val: 800 } }), '#/data/split', /more bytes are requested than the 840/],
         [text('', { dataset: 'text_gen', path: undefined, split: { rule: 'count', train: 16, val: 100 } }), '#/data/split', /the training part of 'text_gen' is shorter than data.context \+ 1/],
         [digits({ batch: 100000 }), '#/train/batch', /the training set has 256 samples, less than one batch of 100000: reduce train.batch/],
         [digits({ schedule: { warmup_steps: 500 } }), '#/train/schedule/warmup_steps', /the warm-up of 500 steps is longer than the run of 8/],

@@ -70,7 +70,7 @@ static void test_arena_listops_leaves_parentheses_out(void **state)
     assert_memory_equal(tokens, ((int32_t[]){3, 6, 15, 0, 0, 0, 0, 0}), sizeof tokens);
     data_free(set);
     put_text("ops/basic_val.tsv", "Source\tTarget\n( [MEAN 0 ) ] )\t3\n");
-    want_refusal(&o, "'basic_val.tsv': line 2: '[MEAN' is no token of ListOps");
+    want_refusal(&o, "'basic_val.tsv': line 2: '[MEAN' is not a token of ListOps");
 }
 
 static void test_arena_imdb_has_no_header_and_bytes_from_1(void **state)
@@ -109,7 +109,7 @@ static void test_arena_aan_has_a_text_in_each_half(void **state)
                         sizeof tokens);
     data_free(set);
     o.context = 7;
-    want_refusal(&o, "#/data/context: 7 tokens are no two halves");
+    want_refusal(&o, "#/data/context: 7 tokens cannot be divided into two sequences");
 }
 
 static void test_arena_greys_are_rounded(void **state)
@@ -175,7 +175,7 @@ static void test_arena_pairs_are_of_one_document_or_of_two(void **state)
     p.count = DOCUMENTS;
     assert_int_equal(data_pairs_check(&p, &why), PD_ERR_INVALID);
     assert_non_null(strstr(
-        why.text, "two documents of 200 bytes at least, 20 times the 10 of a piece; of 3 documents 1"));
+        why.text, "two documents of at least 200 bytes (20 times the 10 of a passage); of 3 documents 1"));
     p.ends = ends;
     p.count = DOCUMENTS;
     assert_int_equal(data_pairs_check(&p, &why), PD_OK);

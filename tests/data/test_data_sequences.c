@@ -335,7 +335,7 @@ static void test_pathfinder_refuses_curves_that_do_not_fit(void **state)
 
     (void)state;
     assert_int_equal(data_sequences_check(&s, &why), PD_ERR_INVALID);
-    assert_non_null(strstr(why.text, "#/data/contour: 1 is not in 2 to 32 dashes"));
+    assert_non_null(strstr(why.text, "#/data/contour: 1 dashes; must be 2 to 32"));
     s.contour = 32;
     assert_int_equal(data_sequences_check(&s, &why), PD_OK);
     pd_buf_init(&text, 0);

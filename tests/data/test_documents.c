@@ -174,25 +174,25 @@ static void test_documents_that_cannot_be_read_are_named(void **state)
     (void)state;
     put_bpe(true);
     put("web/one.html", "x", 1, false);
-    want_refused(&o, PD_ERR_NOT_FOUND, "'box/web' holds no text: no file whose name ends in .txt or .txt.gz");
+    want_refused(&o, PD_ERR_NOT_FOUND, "'box/web' holds no text: no file name ends in .txt or .txt.gz");
     put("web/valid/1.txt", "some text", 9, false);
-    want_refused(&o, PD_ERR_NOT_FOUND, "'box/web' holds no folder 'train'");
+    want_refused(&o, PD_ERR_NOT_FOUND, "'box/web' has no folder 'train'");
     put("web/train/1.html", "x", 1, false);
-    want_refused(&o, PD_ERR_NOT_FOUND, "'box/web/train' holds no text");
+    want_refused(&o, PD_ERR_NOT_FOUND, "'box/web/train' has no text");
     put("web/train/bad.txt.gz", "\x1f\x8b\x08 this is no gzip", 19, false);
-    want_refused(&o, PD_ERR_CORRUPT, "'train/bad.txt.gz' cannot be unpacked");
+    want_refused(&o, PD_ERR_CORRUPT, "'train/bad.txt.gz' cannot be decompressed");
     put("web/train/bad.txt.gz", "some text", 9, false); /* the name alone does not say how it is packed */
     snprintf(path, sizeof path, "%s/web/train/out.txt", folder);
     assert_int_equal(symlink("/etc/passwd", path), 0);
-    want_refused(&o, PD_ERR_DENIED, "'train/out.txt' leads out");
+    want_refused(&o, PD_ERR_DENIED, "'train/out.txt' leads outside");
     assert_int_equal(unlink(path), 0);
     put("web/train/1/2/3/4/5/6/7/8/9/deep.txt", "x", 1, false);
-    want_refused(&o, PD_ERR_LIMIT, "more than 8 folders deep");
+    want_refused(&o, PD_ERR_LIMIT, "nested more than 8 folders deep");
     o = options(DATA_TOKENIZER_GPT2_BPE, "box/plain");
     put("plain/1.txt", "some text", 9, false);
     put("plain/2.txt", "some text", 9, false);
     put_bpe(false);
-    want_refused(&o, PD_ERR_INVALID, "#/data/tokenizer_path: the vocabulary has no <|endoftext|>");
+    want_refused(&o, PD_ERR_INVALID, "#/data/tokenizer_path: the vocabulary lacks <|endoftext|>");
 }
 
 /* ---- sets that are only scored ---- */
@@ -226,7 +226,7 @@ static void test_scored_sets_are_cut_by_the_tokenizer_that_is_lent(void **state)
     set = data_free(set);
     o.path = "box/bpe";
     put_bpe(true);
-    want_refused(&o, PD_ERR_NOT_FOUND, "'box/bpe' holds no test.txt, ptb.test.txt or wiki.test.tokens");
+    want_refused(&o, PD_ERR_NOT_FOUND, "'box/bpe' has no test.txt, ptb.test.txt or wiki.test.tokens");
     o.dataset = DATA_SET_TEXT_GEN;
     o.path = NULL;
     o.amount[DATA_TRAIN] = 2000;
@@ -248,7 +248,7 @@ static void test_scored_documents_are_those_of_the_test_part(void **state)
     put("books/valid/1.txt", "valid", 5, false);
     want_open(&o, &own);
     o.tokens = data_info(own)->tokenizer;
-    want_refused(&o, PD_ERR_NOT_FOUND, "'box/books' holds no folder 'test'");
+    want_refused(&o, PD_ERR_NOT_FOUND, "'box/books' has no folder 'test'");
     put("books/test/1.txt", "test", 4, false);
     want_open(&o, &set);
     want_part(set, DATA_VAL, "test|");

@@ -53,7 +53,7 @@ static void test_have_lists_what_links_lead_to_only_at_its_own_place(void **stat
     assert_null(strstr(out.data, "again/"));
     assert_null(strstr(out.data, "round/"));
     assert_null(strstr(out.data, "passwd"));
-    assert_non_null(strstr(out.data, "leads out of its data root"));
+    assert_non_null(strstr(out.data, "leads outside its data root"));
     pd_buf_done(&out);
 }
 

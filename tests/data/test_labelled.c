@@ -254,7 +254,7 @@ static void test_labelled_one_file_is_shuffled_and_divided(void **state)
     o.rule = DATA_SPLIT_COUNT;
     o.train_count = 15;
     o.val_count = 6;
-    want_refused(&o, PD_ERR_INVALID, "#/data/split/val: asks for 6 samples, there are 5");
+    want_refused(&o, PD_ERR_INVALID, "#/data/split/val: 6 samples are requested, only 5 exist");
 }
 
 static void test_labelled_test_stands_in_for_validation_and_is_scored_by_itself(void **state)
@@ -265,7 +265,7 @@ static void test_labelled_test_stands_in_for_validation_and_is_scored_by_itself(
     (void)state;
     put_text("parts/train.tsv", "label\ttext\nx\ta\ny\tb\n");
     o.scored = DATA_SCORED_TEST;
-    want_refused(&o, PD_ERR_INVALID, "#/split: 'box/parts' has no file test; name val or train");
+    want_refused(&o, PD_ERR_INVALID, "#/split: 'box/parts' has no test file; set val or train");
     put_text("parts/test.csv", "label,text\nx,c\n");
     o.scored = DATA_SCORED_VAL;
     want_parts(&o, "a=x|b=y", "c=x");
@@ -419,18 +419,18 @@ static void test_labelled_files_that_are_wrong_are_named_with_the_line(void **st
         {"a.tsv", "label\ttext\nx\xff\ta\n", "line 2: the label is not UTF-8"},
         {"a.tsv", "la\xff\ttext\nx\ta\n", "line 1: there is no column 'label' in the header"},
         {"a.jsonl", "", "'box/bad/a.jsonl' holds no texts"},
-        {"a.jsonl", "{\"label\": 1, \"text\": \"a\"}\n{\"label\": 1,\n", "line 2: no JSON: "},
-        {"a.jsonl", "\n[1]\n", "line 2: each line must be an object that holds \"label\" and \"text\""},
+        {"a.jsonl", "{\"label\": 1, \"text\": \"a\"}\n{\"label\": 1,\n", "line 2: invalid JSON: "},
+        {"a.jsonl", "\n[1]\n", "line 2: each line must be an object with \"label\" and \"text\""},
         {"a.jsonl", "{\"text\": \"a\"}\n",
          "line 1: \"label\" is missing: it must be a string or a whole number"},
         {"a.jsonl", "{\"label\": 1.5, \"text\": \"a\"}\n",
-         "line 1: \"label\" is of another kind: it must be"},
+         "line 1: \"label\" has the wrong type: it must be"},
         {"a.jsonl", "{\"label\": true, \"text\": \"a\"}\n",
-         "line 1: \"label\" is of another kind: it must be"},
+         "line 1: \"label\" has the wrong type: it must be"},
         {"a.jsonl", "{\"label\": 1}\n", "line 1: \"text\" is missing: it must be a string"},
         {"a.jsonl", "{\"label\": 1, \"text\": 2}\n",
-         "line 1: \"text\" is of another kind: it must be a string"},
-        {"a.jsonl", "{\"label\": 1, \"label\": 2, \"text\": \"a\"}\n", "line 1: no JSON: "},
+         "line 1: \"text\" has the wrong type: it must be a string"},
+        {"a.jsonl", "{\"label\": 1, \"label\": 2, \"text\": \"a\"}\n", "line 1: invalid JSON: "},
         {"a.jsonl", "{\"label\": \"\\u0001\", \"text\": \"a\"}\n",
          "line 1: the label holds a control character"},
         {"a.tsv", "BZh9, packed", "begins as a file packed by bzip2: unpack it, or pack it by gzip"},
@@ -443,11 +443,10 @@ static void test_labelled_files_that_are_wrong_are_named_with_the_line(void **st
         want_wrong(bad[i].name, bad[i].text, strlen(bad[i].text), bad[i].says);
     snprintf(label, sizeof label, "label\ttext\n%0201d\ta\n", 0);
     want_wrong("a.tsv", label, strlen(label), "line 2: the label has more than 200 bytes");
-    want_refused(&o, PD_ERR_NOT_FOUND, "'box/bad' holds no train.tsv, train.csv or train.jsonl");
+    want_refused(&o, PD_ERR_NOT_FOUND, "'box/bad' has no train.tsv, train.csv or train.jsonl");
     put_text("bad/texts.txt", "label\ttext\n");
     o.path = "box/bad/texts.txt";
-    want_refused(&o, PD_ERR_INVALID,
-                 "'box/bad/texts.txt' is no folder, and a file of labelled texts is a .tsv");
+    want_refused(&o, PD_ERR_INVALID, "'box/bad/texts.txt' is neither a folder nor a .tsv");
     o.path = "box/bad/absent.tsv";
     want_refused(&o, PD_ERR_NOT_FOUND, "cannot open 'box/bad/absent.tsv'");
 }

@@ -106,7 +106,7 @@ static void test_folders_are_classes_in_byte_order(void **state)
     want_open(&o, &set);
     set = data_free(set);
     o.val_count = 7;
-    want_refused(&o, PD_ERR_INVALID, "#/data/split/val: asks for 7 samples, there are 6");
+    want_refused(&o, PD_ERR_INVALID, "#/data/split/val: 7 samples are requested, only 6 exist");
     o = options("box/set");
     o.height = o.width = 0;
     want_refused(&o, PD_ERR_INVALID, "#/data/image_size");
@@ -167,7 +167,7 @@ static void test_wrong_folders_are_refused_by_name(void **state)
     (void)state;
     put("empty/x.txt", "x", 1, false);
     o.path = "box/empty";
-    want_refused(&o, PD_ERR_NOT_FOUND, "holds no .jpg");
+    want_refused(&o, PD_ERR_NOT_FOUND, "has no .jpg");
     o.path = "box/nowhere";
     want_refused(&o, PD_ERR_NOT_FOUND, "nowhere");
     put_folder();
@@ -176,7 +176,7 @@ static void test_wrong_folders_are_refused_by_name(void **state)
     want_refused(&o, PD_ERR_INVALID, "the class 'dog'");
     put_picture("flat/p.png", 9);
     o.path = "box/flat";
-    want_refused(&o, PD_ERR_INVALID, "no folder that names its class");
+    want_refused(&o, PD_ERR_INVALID, "not in a folder with the name of its class");
     put_picture("a/b/c/d/e/f/g/h/i/j/p.png", 9);
     o.path = "box/a";
     want_refused(&o, PD_ERR_LIMIT, "folders deep");
@@ -185,7 +185,7 @@ static void test_wrong_folders_are_refused_by_name(void **state)
     snprintf(to, sizeof to, "%s/safe/val", folder);
     assert_int_equal(symlink(from, to), 0);
     o.path = "box/safe";
-    want_refused(&o, PD_ERR_DENIED, "leads out");
+    want_refused(&o, PD_ERR_DENIED, "leads outside");
 }
 
 static void test_tiny_imagenet_notes_name_the_classes(void **state)
@@ -328,7 +328,7 @@ static void test_archive_is_as_its_folder(void **state)
     put("all.tar", bytes.data, bytes.len - 1024 - 700, false); /* cut within a file */
     want_refused(&tar, PD_ERR_CORRUPT, "tar: ");
     put("all.tar", bytes.data, 100, false);
-    want_refused(&tar, PD_ERR_CORRUPT, "no archive");
+    want_refused(&tar, PD_ERR_CORRUPT, "not an archive");
     bytes.data[600] ^= 1;
     put("all.tar", bytes.data, bytes.len, false);
     want_refused(&tar, PD_ERR_CORRUPT, "no valid header");
@@ -340,7 +340,7 @@ static void test_archive_is_as_its_folder(void **state)
         assert_int_equal(stat(path, &s), 0);
         assert_int_equal(truncate(path, s.st_size - 6), 0);
     }
-    want_refused(&zip, PD_ERR_CORRUPT, "cut short");
+    want_refused(&zip, PD_ERR_CORRUPT, "truncated");
     pd_buf_done(&bytes);
 }
 
@@ -599,11 +599,11 @@ static void test_cifar_damage_is_refused(void **state)
     o.rule = DATA_SPLIT_COUNT;
     o.train_count = o.val_count = 1;
     put("c/data_batch_1.bin", "\1", 1, false);
-    want_refused(&o, PD_ERR_CORRUPT, "no number of records");
+    want_refused(&o, PD_ERR_CORRUPT, "not a multiple of a record");
     put_cifar("c/data_batch_1.bin", 2, 0, false);
     snprintf(path, sizeof path, "%s/c/data_batch_1.bin", folder);
     flip_byte(path, DATA_CIFAR_RECORD);
-    want_refused(&o, PD_ERR_CORRUPT, "record 1 has label");
+    want_refused(&o, PD_ERR_CORRUPT, "record 1 has the label");
     put_cifar("c/data_batch_1.bin.gz", 2, 0, true);
     snprintf(path, sizeof path, "%s/c/data_batch_1.bin.gz", folder);
     assert_int_equal(stat(path, &s), 0);

@@ -178,18 +178,19 @@ static void test_broken_vocabularies_are_refused(void **state)
     static const struct {
         const char *vocab, *merges, *says;
     } cases[] = {
-        {"[1]", "", "no JSON object"},
-        {"{\"a\":0", "", "no JSON object"},
+        {"[1]", "", "not a JSON object"},
+        {"{\"a\":0", "", "not a JSON object"},
         {"{}", "", "0 tokens"},
         {"{\"a\":1}", "", "not 0 to 0"},
         {"{\"a\":0,\"b\":0}", "", "each once"},
-        {"{\"a\":0,\"a\":1}", "", "no JSON object"},
+        {"{\"a\":0,\"a\":1}", "", "not a JSON object"},
         {"{\"a\":\"0\"}", "", "not 0 to 0"},
         {"{\"a\":0,\"b\":1}", "#version: 0.2\na\n", "line 2"},
         {"{\"a\":0,\"b\":1}", "a b c\n", "line 1"},
         {"{\"a\":0,\"b\":1}", "a b\n", "not in the vocabulary"},
-        {"{\"a\":0,\"b\":1,\"ab\":2}", "a b\na b\n", "makes what an earlier one made"},
-        {"{\"a\":0,\"b\":1,\"ab\":2,\"abb\":3}", "ab b\na b\n", "no byte or earlier merge"},
+        {"{\"a\":0,\"b\":1,\"ab\":2}", "a b\na b\n", "has the same result as an earlier merge"},
+        {"{\"a\":0,\"b\":1,\"ab\":2,\"abb\":3}", "ab b\na b\n",
+         "neither a byte nor the result of an earlier merge"},
     };
     struct data_tokenizer *t = NULL;
 
@@ -435,7 +436,7 @@ static void test_ids_are_text_of_numbers_and_survive_saving(void **state)
     static const char *const bad[] = {"120", "-1", "1,2", "two", "3x", "99999999999999999999"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_int_equal(data_tokenizer_encode(t, bad[i], strlen(bad[i]), true, &ids, &why), PD_ERR_INVALID);
-    assert_non_null(strstr(why.text, "is beyond the vocabulary, whose ids are 0 to 119"));
+    assert_non_null(strstr(why.text, "is not in the vocabulary, whose ids are 0 to 119"));
     assert_int_equal(data_tokenizer_save(t, &saved, &why), PD_OK);
     assert_int_equal(data_tokenizer_load(saved.data, saved.len, &back, &why), PD_OK);
     IDS(back, "3 17", true, 3, 17);

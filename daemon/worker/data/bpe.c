@@ -76,10 +76,11 @@ static enum pd_err add_merge(struct data_tokenizer *t, size_t rank, uint8_t *mad
         memcmp(out + left_len, right, right_len) != 0)
         return pd_fail(why, PD_ERR_CORRUPT, "merge %zu does not join its parts", rank + 1);
     if (!made[m->left] || !made[m->right])
-        return pd_fail(why, PD_ERR_CORRUPT, "merge %zu joins a part that no byte or earlier merge makes",
+        return pd_fail(why, PD_ERR_CORRUPT,
+                       "merge %zu joins a token that is neither a byte nor the result of an earlier merge",
                        rank + 1);
     if (made[m->out])
-        return pd_fail(why, PD_ERR_CORRUPT, "merge %zu makes what an earlier one made", rank + 1);
+        return pd_fail(why, PD_ERR_CORRUPT, "merge %zu has the same result as an earlier merge", rank + 1);
     made[m->out] = 1;
     for (i = pair_slot(b, key); b->pairs[i].key != UINT64_MAX; i = (i + 1) & b->mask)
         ;
@@ -123,7 +124,9 @@ enum pd_err data_bpe_init(struct data_tokenizer *t, struct pd_why *why)
     b->split = pcre2_compile((PCRE2_SPTR)pattern, sizeof pattern - 1,
                              PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL);
     if (!b->split)
-        return pd_fail(why, PD_ERR_INTERNAL, "the pattern of words: error %d at %zu", code, (size_t)at);
+        return pd_fail(why, PD_ERR_INTERNAL,
+                       "the regular expression for words does not compile: error %d at %zu", code,
+                       (size_t)at);
     /* Without a just-in-time compiler (or where memory may not be made executable) it is slower. */
     b->jit = pcre2_jit_compile(b->split, PCRE2_JIT_COMPLETE) == 0;
     return PD_OK;
@@ -182,7 +185,7 @@ static enum pd_err read_vocab(json_t *vocab, struct data_tokenizer *t, struct pd
     enum pd_err err = PD_OK;
 
     if (!count || count > DATA_VOCAB_MAX)
-        return pd_fail(why, PD_ERR_CORRUPT, "a vocabulary of %zu tokens", count);
+        return pd_fail(why, PD_ERR_CORRUPT, "the vocabulary has %zu tokens, which is out of range", count);
     texts = calloc(count, sizeof *texts);
     t->start = malloc((count + 1) * sizeof *t->start);
     if (!texts || !t->start) {
@@ -196,8 +199,8 @@ static enum pd_err read_vocab(json_t *vocab, struct data_tokenizer *t, struct pd
 
         if (id < 0 || id >= (json_int_t)count || texts[id] || strlen(key) > TOKEN_TEXT_MAX) {
             err = pd_fail(why, PD_ERR_CORRUPT,
-                          "the vocabulary's ids are not 0 to %zu, each once: see token '%.60s'", count - 1,
-                          key);
+                          "the vocabulary must have the ids 0 to %zu, each once; token '%.60s' violates this",
+                          count - 1, key);
             goto out;
         }
         texts[id] = key;
@@ -255,7 +258,7 @@ static enum pd_err read_merges(const json_t *vocab, const char *text, size_t len
         blank = memchr(at, ' ', n);
         if (!blank || blank == at || blank == at + n - 1 ||
             memchr(blank + 1, ' ', (size_t)(at + n - blank - 1)) || memchr(at, 0, n) || n > TOKEN_TEXT_MAX)
-            return pd_fail(why, PD_ERR_CORRUPT, "merges, line %zu: not two tokens with a blank between",
+            return pd_fail(why, PD_ERR_CORRUPT, "merges, line %zu: expected two tokens separated by a blank",
                            line);
         memcpy(left, at, (size_t)(blank - at));
         left[blank - at] = 0;
@@ -296,7 +299,7 @@ enum pd_err data_tokenizer_bpe_new(const void *vocab, size_t vocab_len, const vo
     t->kind = DATA_TOKENIZER_GPT2_BPE;
     o = json_loadb(vocab, vocab_len, JSON_REJECT_DUPLICATES, &where);
     if (!json_is_object(o))
-        err = pd_fail(why, PD_ERR_CORRUPT, "the vocabulary is no JSON object: %s",
+        err = pd_fail(why, PD_ERR_CORRUPT, "the vocabulary is not a JSON object: %s",
                       o ? "another value" : where.text);
     else
         err = read_vocab(o, t, why);
@@ -537,7 +540,8 @@ static enum pd_err encode_run(struct encoder *e, const uint8_t *p, size_t len)
 
         /* Every character is in one of the classes: a match begins where the last ended. */
         if (found < 0 || place[0] != at || place[1] <= at)
-            return pd_fail(e->why, PD_ERR_INTERNAL, "the pattern of words failed with %d", found);
+            return pd_fail(e->why, PD_ERR_INTERNAL, "the regular expression for words failed with error %d",
+                           found);
         err = encode_piece(e, p + at, place[1] - at);
         if (err != PD_OK)
             return err;

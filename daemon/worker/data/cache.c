@@ -98,7 +98,7 @@ enum pd_err data_cache_open(const char *dir, const uint8_t key[32], struct data_
     }
     if (!fits(map, (size_t)s.st_size, key)) {
         (void)unlink(path);
-        err = pd_fail(why, PD_ERR_NOT_FOUND, "'%s' was damaged and is removed", path);
+        err = pd_fail(why, PD_ERR_NOT_FOUND, "'%s' is damaged and was removed", path);
         goto out;
     }
     c = malloc(sizeof *c);
@@ -213,7 +213,7 @@ static enum pd_err lock_key(struct data_cache_writer *w, int wait_ms, struct pd_
         if (errno != EWOULDBLOCK && errno != EINTR)
             return pd_fail_errno(why, errno, "cannot lock '%s'", path);
         if (pd_clock_mono_us() >= until)
-            return pd_fail(why, PD_ERR_BUSY, "another process has been making '%s' for too long", w->path);
+            return pd_fail(why, PD_ERR_BUSY, "another process is still writing '%s'", w->path);
         (void)poll(NULL, 0, 20);
     }
     w->locked = true;
@@ -245,12 +245,12 @@ enum pd_err data_cache_begin(const char *dir, const uint8_t key[32], uint64_t ex
     if (err != PD_OK)
         goto out;
     if (stat(w->path, &s) == 0) {
-        err = pd_fail(why, PD_ERR_EXISTS, "'%s' was made meanwhile", w->path);
+        err = pd_fail(why, PD_ERR_EXISTS, "another process has finished '%s'", w->path);
         goto out;
     }
     sweep(dir);
-    if (!make_room(dir, expect)) {
-        err = pd_fail(why, PD_ERR_FULL, "no room for %llu bytes in '%s'", (unsigned long long)expect, dir);
+    if (!free_space(dir, expect)) {
+        err = pd_fail(why, PD_ERR_FULL, "no space for %llu bytes in '%s'", (unsigned long long)expect, dir);
         goto out;
     }
     snprintf(end, sizeof end, ".tmp-%d-%u", (int)getpid(), atomic_fetch_add(&serial, 1));
@@ -303,8 +303,9 @@ static enum pd_err seal(struct data_cache_writer *w, uint64_t checked, struct pd
 
 enum pd_err data_cache_commit(struct data_cache_writer *w, uint64_t checked, struct pd_why *why)
 {
-    enum pd_err err = checked <= w->body ? seal(w, checked, why)
-                                         : pd_fail(why, PD_ERR_INTERNAL, "more is summed than was written");
+    enum pd_err err = checked <= w->body
+                          ? seal(w, checked, why)
+                          : pd_fail(why, PD_ERR_INTERNAL, "the checksum covers more bytes than were written");
 
     data_cache_abandon(w);
     return err;

@@ -32,8 +32,8 @@ static int64_t size_of(double amount, int64_t whole)
 
 static enum pd_err too_few(enum data_split part, int64_t wanted, int64_t there, struct pd_why *why)
 {
-    return pd_fail(why, PD_ERR_INVALID, "#/data/split/%s: asks for %lld samples, there are %lld", names[part],
-                   (long long)wanted, (long long)(there < 0 ? 0 : there));
+    return pd_fail(why, PD_ERR_INVALID, "#/data/split/%s: %lld samples are requested, only %lld exist",
+                   names[part], (long long)wanted, (long long)(there < 0 ? 0 : there));
 }
 
 /* Validation and test first: what is trained on is what is left. */
@@ -103,9 +103,10 @@ enum pd_err data_divide_made(const struct data_options *o, const int64_t usual[D
         err = data_divide(o, usual[DATA_TRAIN] + usual[DATA_VAL], usual, ret, why);
     for (int part = 0; part < DATA_SPLITS && o->rule == DATA_SPLIT_STANDARD; part++) {
         if (o->amount[part] > 0 && o->amount[part] < 1)
-            return pd_fail(why, PD_ERR_INVALID,
-                           "#/data/split/%s: must be a count: there is no whole of data that polyd makes",
-                           names[part]);
+            return pd_fail(
+                why, PD_ERR_INVALID,
+                "#/data/split/%s: must be a count: generated data have no total that a share could refer to",
+                names[part]);
         ret[part] = o->amount[part] > 0 ? (int64_t)o->amount[part] : usual[part];
     }
     if (err == PD_OK && o->rule != DATA_SPLIT_STANDARD && o->scored == DATA_SCORED_TEST)
@@ -116,7 +117,7 @@ enum pd_err data_divide_made(const struct data_options *o, const int64_t usual[D
 enum pd_err data_no_test(const struct data_options *o, struct pd_why *why)
 {
     return pd_fail(why, PD_ERR_INVALID,
-                   "#/split: '%s' has no test part of its own, and data.split leaves none; name val or train",
+                   "#/split: '%s' has no test part of its own, and data.split leaves none; set val or train",
                    o->path ? o->path : "");
 }
 

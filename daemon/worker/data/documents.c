@@ -80,7 +80,7 @@ static int type_of(int dir, const struct dirent *e)
 static enum pd_err fail_open(const char *path, struct pd_why *why)
 {
     if (errno == EXDEV || errno == ELOOP)
-        return pd_fail(why, PD_ERR_DENIED, "'%s' leads out of its folder", path);
+        return pd_fail(why, PD_ERR_DENIED, "'%s' leads outside its folder", path);
     return pd_fail_errno(why, errno, "cannot open '%s'", path);
 }
 
@@ -106,9 +106,9 @@ static enum pd_err list(struct data_set *set, int dir, const char *path, int dep
             continue;
         if ((size_t)snprintf(inner, sizeof inner, "%s%s%s", path, *path ? "/" : "", e->d_name) >=
             sizeof inner)
-            err = pd_fail(why, PD_ERR_LIMIT, "a path of more than %d bytes", PATH_MAX);
+            err = pd_fail(why, PD_ERR_LIMIT, "a path has more than %d bytes", PATH_MAX);
         else if (type == DT_DIR && depth == DEPTH_MAX)
-            err = pd_fail(why, PD_ERR_LIMIT, "'%s': more than %d folders deep", inner, DEPTH_MAX);
+            err = pd_fail(why, PD_ERR_LIMIT, "'%s' is nested more than %d folders deep", inner, DEPTH_MAX);
         else if (type == DT_DIR)
             err = list(set, dir, inner, depth + 1, p, why);
         else if (data_document_named(e->d_name))
@@ -202,7 +202,7 @@ static enum pd_err read_parts(struct data_set *set, const struct data_options *o
     enum pd_err err = PD_OK;
 
     if (!folder[needed])
-        return pd_fail(why, PD_ERR_NOT_FOUND, "'%s' holds no folder '%s'", o->path, part_folders[needed][0]);
+        return pd_fail(why, PD_ERR_NOT_FOUND, "'%s' has no folder '%s'", o->path, part_folders[needed][0]);
     for (int part = 0; part < DATA_SPLITS && err == PD_OK; part++) {
         const int64_t before = at;
 
@@ -211,9 +211,8 @@ static enum pd_err read_parts(struct data_set *set, const struct data_options *o
         err = read_folder(set, dir, folder[part], size_only, &at, why);
         given[part] = at - before;
         if (err == PD_OK && !given[part])
-            err = pd_fail(why, PD_ERR_NOT_FOUND,
-                          "'%s/%s' holds no text: no file whose name ends in .txt or .txt.gz", o->path,
-                          folder[part]);
+            err = pd_fail(why, PD_ERR_NOT_FOUND, "'%s/%s' has no text: no file name ends in .txt or .txt.gz",
+                          o->path, folder[part]);
     }
     return err;
 }
@@ -238,8 +237,8 @@ enum pd_err data_documents_read(struct data_set *set, const struct data_options 
     } else {
         err = read_folder(set, dir, "", size_only, &given[whole], why);
         if (err == PD_OK && !given[whole])
-            err = pd_fail(why, PD_ERR_NOT_FOUND,
-                          "'%s' holds no text: no file whose name ends in .txt or .txt.gz", o->path);
+            err = pd_fail(why, PD_ERR_NOT_FOUND, "'%s' has no text: no file name ends in .txt or .txt.gz",
+                          o->path);
     }
     close(dir);
     return err;

@@ -94,8 +94,10 @@ enum pd_err data_open_greys(struct data_set *set, const struct data_options *o, 
 
     if (err == PD_OK &&
         (pictures->info.channels != 3 || pictures->info.height != SIDE || pictures->info.width != SIDE))
-        err = pd_fail(why, PD_ERR_INVALID, "pictures of %d x %d in %d channels; %d x %d in 3 are read",
-                      pictures->info.height, pictures->info.width, pictures->info.channels, SIDE, SIDE);
+        err = pd_fail(
+            why, PD_ERR_INVALID,
+            "the pictures have %d x %d pixels and %d channels; %d x %d pixels and 3 channels are required",
+            pictures->info.height, pictures->info.width, pictures->info.channels, SIDE, SIDE);
     if (err == PD_OK) {
         memcpy(set->info.count, pictures->info.count, sizeof set->info.count);
         set->samples = pictures->samples;

@@ -292,9 +292,9 @@ static void put_link(struct have *h, const char *path)
     if (fd >= 0)
         close(fd);
     put_entry(h, path, "link", -1, NULL, 0,
-              out      ? "a symbolic link that leads out of its data root: jobs are refused to follow it"
+              out      ? "a symbolic link that leads outside its data root; jobs cannot follow it"
               : fd < 0 ? "a symbolic link to nothing"
-                       : "a symbolic link inside its data root: what it leads to is listed at its own place");
+                       : "a symbolic link inside its data root; its target is listed at its own path");
 }
 
 /* ---- the walk ---- */

@@ -33,7 +33,8 @@ static enum pd_err make_tokenizer(struct data_set *set, const struct data_option
         break;
     case DATA_TOKENIZER_IDS:
     case DATA_TOKENIZER_PADDED_BYTES:
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "#/data/tokenizer: no text is read as %s",
+        return pd_fail(why, PD_ERR_UNSUPPORTED,
+                       "#/data/tokenizer: a text cannot be read with the tokenizer %s",
                        data_tokenizer_kind_name(o->tokenizer));
     }
     err = data_path_open(o->roots, o->root_count, o->tokenizer_path, true, &dir, why);
@@ -234,7 +235,7 @@ enum pd_err data_open_ids(struct data_set *set, const struct data_options *o, en
     err = piece_of(set, start, len, &p, &ends, why);
     if (err == PD_OK && p.ends && data_tokenizer_end(set->info.tokenizer) < 0)
         err = pd_fail(why, PD_ERR_INVALID,
-                      "#/data/tokenizer_path: the vocabulary has no <|endoftext|>, which ends a document");
+                      "#/data/tokenizer_path: the vocabulary lacks <|endoftext|>, which ends a document");
     if (err == PD_OK)
         err = open_piece(set, o, part, &p, why);
     free(ends);

@@ -62,12 +62,12 @@ static enum pd_err open_idx(int dir, const char *const *stems, const char *what,
             if (errno == ENOENT)
                 continue;
             if (errno == EXDEV || errno == ELOOP)
-                return pd_fail(why, PD_ERR_DENIED, "'%s' leads out of its folder", name);
+                return pd_fail(why, PD_ERR_DENIED, "'%s' leads outside its folder", name);
             return pd_fail_errno(why, errno, "cannot open '%s'", name);
         }
         if (fstat(fd, &s) != 0 || !S_ISREG(s.st_mode)) {
             close(fd);
-            return pd_fail(why, PD_ERR_INVALID, "'%s' is not a plain file", name);
+            return pd_fail(why, PD_ERR_INVALID, "'%s' is not a regular file", name);
         }
         *ret = gzdopen(fd, "rb");
         if (!*ret) {
@@ -77,7 +77,7 @@ static enum pd_err open_idx(int dir, const char *const *stems, const char *what,
         return PD_OK;
     }
     (void)file_name(stems, what, axes, 0, name);
-    return pd_fail(why, PD_ERR_NOT_FOUND, "%s is missing (plain or with .gz behind)", name);
+    return pd_fail(why, PD_ERR_NOT_FOUND, "%s is missing, and so is %s.gz", name, name);
 }
 
 static enum pd_err pull(gzFile f, const char *name, void *to, size_t len, struct pd_why *why)
@@ -106,10 +106,10 @@ static enum pd_err finish(gzFile f, const char *name, struct pd_why *why)
     if (n < 0)
         return pd_fail(why, PD_ERR_CORRUPT, "'%s': %s", name, gzerror(f, &code));
     if (n > 0)
-        return pd_fail(why, PD_ERR_CORRUPT, "'%s' holds more than its header says", name);
+        return pd_fail(why, PD_ERR_CORRUPT, "'%s' has more bytes than its header announces", name);
     (void)gzerror(f, &code);
     if (code != Z_OK && code != Z_STREAM_END)
-        return pd_fail(why, PD_ERR_CORRUPT, "'%s' is cut short", name);
+        return pd_fail(why, PD_ERR_CORRUPT, "'%s' is truncated", name);
     return PD_OK;
 }
 
@@ -136,14 +136,13 @@ static enum pd_err read_one(struct data_set *set, int dir, bool training, int ax
     if (err != PD_OK)
         goto out;
     if (head[0] || head[1] || head[2] != 8 || head[3] != axes) {
-        err = pd_fail(why, PD_ERR_CORRUPT, "'%s' does not begin like an IDX file of bytes with %d axes", name,
-                      axes);
+        err = pd_fail(why, PD_ERR_CORRUPT, "'%s' is not an IDX file of bytes with %d axes", name, axes);
         goto out;
     }
     for (int i = 0; i < axes; i++) {
         extent[i] = big_endian(head + 4 + 4 * i);
         if (!extent[i] || (i && extent[i] > 2048)) {
-            err = pd_fail(why, PD_ERR_CORRUPT, "'%s' has an impossible extent of %u", name, extent[i]);
+            err = pd_fail(why, PD_ERR_CORRUPT, "'%s' has an invalid extent of %u", name, extent[i]);
             goto out;
         }
         total *= extent[i]; /* below 2^32 2^11 2^11 */
@@ -187,7 +186,7 @@ enum pd_err data_idx_read(struct data_set *set, int dir, bool training, bool hea
                                       : err; /* images without labels are half a part, not none */
     }
     if (err == PD_OK && labels[0] != extent[0])
-        err = pd_fail(why, PD_ERR_CORRUPT, "%u images but %u labels", extent[0], labels[0]);
+        err = pd_fail(why, PD_ERR_CORRUPT, "there are %u images but %u labels", extent[0], labels[0]);
     for (uint32_t i = 0; err == PD_OK && !headers_only && i < extent[0]; i++)
         if (x.labels[i] > 9)
             err = pd_fail(why, PD_ERR_CORRUPT, "label %u is %u, not a digit", i, x.labels[i]);

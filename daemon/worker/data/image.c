@@ -22,11 +22,12 @@ void data_image_done(struct data_image *image)
 enum pd_err data_image_check(int64_t height, int64_t width, struct pd_why *why)
 {
     if (height < 1 || width < 1)
-        return pd_fail(why, PD_ERR_CORRUPT, "a picture without pixels");
+        return pd_fail(why, PD_ERR_CORRUPT, "the picture has no pixels");
     if (height > DATA_IMAGE_SIDE_MAX || width > DATA_IMAGE_SIDE_MAX || height * width > DATA_IMAGE_PIXELS_MAX)
-        return pd_fail(why, PD_ERR_LIMIT, "%lldx%lld pixels are more than the %d a side or %lld in all",
-                       (long long)height, (long long)width, DATA_IMAGE_SIDE_MAX,
-                       (long long)DATA_IMAGE_PIXELS_MAX);
+        return pd_fail(
+            why, PD_ERR_LIMIT,
+            "the picture has %lld x %lld pixels; at most %d per side and %lld in total are supported",
+            (long long)height, (long long)width, DATA_IMAGE_SIDE_MAX, (long long)DATA_IMAGE_PIXELS_MAX);
     return PD_OK;
 }
 
@@ -47,9 +48,9 @@ static enum pd_err check_bytes(const void *bytes, size_t len, enum format *ret, 
 {
     *ret = format_of(bytes, len);
     if (*ret == UNKNOWN)
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "neither JPEG nor PNG");
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "the file is neither JPEG nor PNG");
     if (len > DATA_IMAGE_BYTES_MAX)
-        return pd_fail(why, PD_ERR_LIMIT, "a picture of %zu bytes, the limit is %zu", len,
+        return pd_fail(why, PD_ERR_LIMIT, "the picture has %zu bytes; the limit is %zu", len,
                        DATA_IMAGE_BYTES_MAX);
     return PD_OK;
 }
@@ -278,7 +279,7 @@ enum pd_err data_image_resize(const struct data_image *from, const struct data_b
 
     if (box->top < 0 || box->left < 0 || box->height < 1 || box->width < 1 || height < 1 || width < 1 ||
         box->top > from->height - box->height || box->left > from->width - box->width)
-        return pd_fail(why, PD_ERR_INVALID, "the part of the picture lies outside it");
+        return pd_fail(why, PD_ERR_INVALID, "the crop exceeds the picture");
     corner = from->pixels + (size_t)box->top * stride + (size_t)box->left * channels;
     if (filter == DATA_FILTER_NEAREST) {
         nearest(from, box, height, width, to);
@@ -353,14 +354,14 @@ enum pd_err data_image_fit_pixels(const struct data_image *from, const struct da
     enum pd_err err;
 
     if (from->channels != fit->channels)
-        return pd_fail(why, PD_ERR_INVALID, "a picture of %d channels for a network that reads %d",
+        return pd_fail(why, PD_ERR_INVALID, "the picture has %d channels, the network reads %d",
                        from->channels, fit->channels);
     if (high * from->width >= wide * from->height)
         wide = high * from->width / from->height;
     else
         high = wide * from->height / from->width;
     if (high * wide > DATA_IMAGE_PIXELS_MAX)
-        return pd_fail(why, PD_ERR_LIMIT, "a picture of %dx%d pixels is too narrow to be fitted",
+        return pd_fail(why, PD_ERR_LIMIT, "a picture of %d x %d pixels is too narrow to be resized",
                        from->height, from->width);
     if (high == fit->height && wide == fit->width)
         return data_image_resize(from, &all, fit->filter, fit->height, fit->width, to, why);

@@ -232,13 +232,14 @@ static enum pd_err read_file(struct data_set *set, struct reading *r, int fd, co
     snprintf(r->file[r->reads], sizeof r->file[0], "%s", name);
     if (too_long_to_look(set, fd)) {
         close(fd);
-        return pd_fail(why, PD_ERR_TIMEOUT, "'%s' is too long to be looked through", name);
+        return pd_fail(why, PD_ERR_TIMEOUT, "'%s' is too long to be searched", name);
     }
     err = data_text_append(set, fd, name, false, &bytes, why);
     if (err == PD_OK && set->text_packing)
-        err = pd_fail(why, PD_ERR_INVALID,
-                      "'%s' begins as a file packed by %s: unpack it, or pack it by gzip, which is read",
-                      name, set->text_packing);
+        err = pd_fail(
+            why, PD_ERR_INVALID,
+            "'%s' is compressed with %s, which polyd does not read: decompress it, or compress it with gzip",
+            name, set->text_packing);
     if (err == PD_OK && kind == DATA_SET_LABELLED && set->options.tokenizer != DATA_TOKENIZER_BYTES) {
         set->text_bytes += bytes;
         set->foreign_bytes += data_text_foreign(set->text, (size_t)bytes);
@@ -274,7 +275,7 @@ static enum pd_err read_second(struct data_set *set, const struct data_options *
     enum pd_err err = open_part(dir, test ? TEST : VAL, &fd, name, why);
 
     if (err == PD_OK && fd < 0 && test)
-        return pd_fail(why, PD_ERR_INVALID, "#/split: '%s' has no file test; name val or train", o->path);
+        return pd_fail(why, PD_ERR_INVALID, "#/split: '%s' has no test file; set val or train", o->path);
     if (err == PD_OK && fd < 0)
         err = open_part(dir, TEST, &fd, name, why);
     r->reads = 1;
@@ -310,12 +311,11 @@ static enum pd_err read_folder(struct data_set *set, const struct data_options *
     enum pd_err err = data_path_open(o->roots, o->root_count, o->path, true, &dir, why);
 
     if (err == PD_ERR_INVALID)
-        return pd_fail(why, err, "'%s' is no folder, and a file of labelled texts is a .tsv, .csv or .jsonl",
-                       o->path);
+        return pd_fail(why, err, "'%s' is neither a folder nor a .tsv, .csv or .jsonl file", o->path);
     if (err == PD_OK)
         err = open_part(dir, TRAIN, &fd, name, why);
     if (err == PD_OK && fd < 0)
-        err = pd_fail(why, PD_ERR_NOT_FOUND, "'%s' holds no " ENDINGS, o->path);
+        err = pd_fail(why, PD_ERR_NOT_FOUND, "'%s' has no " ENDINGS, o->path);
     if (err == PD_OK)
         err = read_file(set, r, fd, name, why);
     given[DATA_TRAIN] = (int64_t)r->count;
@@ -407,8 +407,8 @@ static enum pd_err make_all(struct data_set *set, const struct data_options *o, 
         err = data_divide_made(o, usual, count, why);
     for (int part = 0; err == PD_OK && part < DATA_SPLITS; part++)
         if (count[part] > MADE_MOST)
-            err =
-                pd_fail(why, PD_ERR_LIMIT, "#/data/split: at most %d generated sequences a part", MADE_MOST);
+            err = pd_fail(why, PD_ERR_LIMIT, "#/data/split: at most %d sequences are generated for one part",
+                          MADE_MOST);
     if (err != PD_OK)
         return err;
     if (o->scored != DATA_SCORED_VAL) {
@@ -465,7 +465,8 @@ static enum pd_err make_pairs(struct data_set *set, const struct data_options *o
         /* a part that the document wants longer than usual is */
         given[part] = o->amount[part] > (double)usual[part] ? (int64_t)o->amount[part] : usual[part];
         if (given[part] > MADE_MOST && err == PD_OK)
-            err = pd_fail(why, PD_ERR_LIMIT, "#/data/split: at most %d pairs a part", MADE_MOST);
+            err = pd_fail(why, PD_ERR_LIMIT, "#/data/split: at most %d pairs are generated for one part",
+                          MADE_MOST);
         for (int64_t i = 0; i < given[part] && err == PD_OK; i++) {
             const int class = data_pair_make(&p, (uint64_t)i + ((uint64_t)part << 32), part, &text);
 

@@ -107,7 +107,8 @@ static enum pd_err add(struct data_pictures *p, const char *name, uint64_t at, u
     if (!data_picture_named(name))
         return PD_OK;
     if (p->count >= DATA_PICTURES_MAX || p->names.len + strlen(name) + 1 > DATA_NAME_BYTES_MAX)
-        return pd_fail(why, PD_ERR_LIMIT, "more than %d pictures, or too long names", DATA_PICTURES_MAX);
+        return pd_fail(why, PD_ERR_LIMIT, "there are more than %d pictures, or their names are too long",
+                       DATA_PICTURES_MAX);
     if (p->count == p->size) {
         size_t size = p->size ? p->size * 2 : 1024;
         struct picture *more = realloc(p->items, size * sizeof *more);
@@ -161,7 +162,7 @@ static enum pd_err list(struct data_pictures *p, const char *path, int depth, st
         if (fd >= 0)
             close(fd);
         if (saved == EXDEV || saved == ELOOP)
-            return pd_fail(why, PD_ERR_DENIED, "'%s' leads out of its folder", path);
+            return pd_fail(why, PD_ERR_DENIED, "'%s' leads outside its folder", path);
         return pd_fail_errno(why, saved, "cannot list '%s'", path);
     }
     while (err == PD_OK && (e = readdir(d)) != NULL) {
@@ -171,7 +172,7 @@ static enum pd_err list(struct data_pictures *p, const char *path, int depth, st
         if (e->d_name[0] == '.')
             continue;
         if ((size_t)snprintf(name, sizeof name, "%s%s%s", path, *path ? "/" : "", e->d_name) >= sizeof name) {
-            err = pd_fail(why, PD_ERR_LIMIT, "a path of more than %d bytes", PATH_MAX);
+            err = pd_fail(why, PD_ERR_LIMIT, "a path has more than %d bytes", PATH_MAX);
             break;
         }
         if (type == DT_UNKNOWN || type == DT_LNK) {
@@ -182,7 +183,7 @@ static enum pd_err list(struct data_pictures *p, const char *path, int depth, st
             type = S_ISDIR(s.st_mode) ? DT_DIR : S_ISREG(s.st_mode) ? DT_REG : DT_UNKNOWN;
         }
         if (type == DT_DIR && depth == DEPTH_MAX)
-            err = pd_fail(why, PD_ERR_LIMIT, "'%s': more than %d folders deep", name, DEPTH_MAX);
+            err = pd_fail(why, PD_ERR_LIMIT, "'%s' is nested more than %d folders deep", name, DEPTH_MAX);
         else if (type == DT_DIR)
             err = list(p, name, depth + 1, why);
         else if (type == DT_REG && is_notes(name))
@@ -212,7 +213,7 @@ enum pd_err data_pictures_pread(const struct data_pictures *p, uint64_t at, void
             continue;
         if (n <= 0)
             return n < 0 ? pd_fail_errno(why, errno, "cannot read the archive")
-                         : pd_fail(why, PD_ERR_IO, "the archive became shorter");
+                         : pd_fail(why, PD_ERR_IO, "the archive was truncated while it was read");
         into += n;
         at += (uint64_t)n;
         len -= (size_t)n;
@@ -260,8 +261,10 @@ static enum pd_err unpack(struct data_pictures *p, const char *path, struct pd_w
             uint8_t *more;
 
             if (size >= DATA_FILE_LIMIT) {
-                err = pd_fail(why, PD_ERR_LIMIT, "'%s' holds more than %zu bytes: unpack it to a plain tar",
-                              path, DATA_FILE_LIMIT);
+                err = pd_fail(
+                    why, PD_ERR_LIMIT,
+                    "'%s' has more than %zu bytes after decompression: store it as an uncompressed tar", path,
+                    DATA_FILE_LIMIT);
                 break;
             }
             size = size ? size * 2 : (size_t)1 << 20;
@@ -287,7 +290,7 @@ static enum pd_err unpack(struct data_pictures *p, const char *path, struct pd_w
     }
     (void)gzerror(f, &code);
     if (err == PD_OK && code != Z_OK && code != Z_STREAM_END)
-        err = pd_fail(why, PD_ERR_CORRUPT, "'%s' is cut short", path);
+        err = pd_fail(why, PD_ERR_CORRUPT, "'%s' is truncated", path);
     gzclose(f);
     return err;
 }
@@ -337,7 +340,7 @@ static enum pd_err keep_parts(struct data_pictures *p, const char *path, struct 
     for (size_t i = 0; i < p->count; i++)
         count[p->items[i].part]++;
     if (p->test && count[TRAIN] && !count[TEST])
-        return pd_fail(why, PD_ERR_INVALID, "#/split: '%s' has no folder test; name val or train", path);
+        return pd_fail(why, PD_ERR_INVALID, "#/split: '%s' has no folder 'test'; set val or train", path);
     for (size_t i = 0; i < p->count; i++) {
         struct picture item = p->items[i];
 
@@ -416,7 +419,7 @@ static enum pd_err apply_notes(struct data_pictures *p, struct pd_why *why)
             err = pd_fail(why, PD_ERR_INVALID, "val_annotations.txt does not name '%.200s'", name);
         } else {
             if (p->names.len + found->class_len + 1 > DATA_NAME_BYTES_MAX) {
-                err = pd_fail(why, PD_ERR_LIMIT, "too long names");
+                err = pd_fail(why, PD_ERR_LIMIT, "the names are too long");
                 break;
             }
             item->class = (uint32_t)(p->names.len - item->name);
@@ -448,7 +451,7 @@ enum pd_err data_pictures_classes(struct data_set *set, int64_t given[DATA_SPLIT
         int32_t low = 0, high = set->info.classes;
 
         if (!item->class_len)
-            return pd_fail(why, PD_ERR_INVALID, "'%.200s' lies in no folder that names its class",
+            return pd_fail(why, PD_ERR_INVALID, "'%.200s' is not in a folder with the name of its class",
                            data_picture_text(p, item));
         given[part_of(p, item)]++;
         if (part_of(p, item) == DATA_TRAIN &&
@@ -502,7 +505,7 @@ enum pd_err data_pictures_list(struct data_pictures *p, const char *path, struct
     if (err != PD_OK)
         return err;
     if (!p->count)
-        return pd_fail(why, PD_ERR_NOT_FOUND, "'%s' holds no .jpg, .jpeg or .png files in folders of classes",
+        return pd_fail(why, PD_ERR_NOT_FOUND, "'%s' has no .jpg, .jpeg or .png files in folders of classes",
                        path);
     if (p->notes.len)
         err = apply_notes(p, why);

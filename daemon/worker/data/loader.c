@@ -218,9 +218,9 @@ enum pd_err data_loader_start_share(const struct data_set *set, enum data_split 
     enum pd_err err;
 
     if (!set->form->whole(set, split))
-        return pd_fail(why, PD_ERR_INVALID, "the data set was opened for its headers alone");
+        return pd_fail(why, PD_ERR_INVALID, "the data set was opened without its samples");
     if (batch < 1 || first < 0 || threads < 1 || threads > DATA_LOADER_THREADS_MAX)
-        return pd_fail(why, PD_ERR_INVALID, "a batch holds at least one sample, a loader has 1 to %d threads",
+        return pd_fail(why, PD_ERR_INVALID, "a batch needs at least one sample, and a loader 1 to %d threads",
                        DATA_LOADER_THREADS_MAX);
     if (share->parts < 1 || share->rank < 0 || share->rank >= share->ranks ||
         share->whole % (share->parts * share->ranks) || (split != DATA_TRAIN && share->parts > 1))

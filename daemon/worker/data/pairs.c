@@ -37,8 +37,8 @@ enum pd_err data_pairs_check(struct data_pairs *p, struct pd_why *why)
     if (p->count > 1)
         return PD_OK;
     return pd_fail(why, PD_ERR_INVALID,
-                   "pairs need two documents of %lld bytes at least, 20 times the %lld of a piece; of %zu "
-                   "documents %zu are so long",
+                   "pairs need two documents of at least %lld bytes (20 times the %lld of a passage); of %zu "
+                   "documents %zu are long enough",
                    20 * (long long)p->length, (long long)p->length, all, p->count);
 }
 

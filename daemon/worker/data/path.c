@@ -121,17 +121,17 @@ enum pd_err data_path_open(const struct data_root *roots, size_t count, const ch
     close(dir);
     if (fd < 0) {
         if (saved == EXDEV || saved == ELOOP)
-            return pd_fail(why, PD_ERR_DENIED, "'%s' leads out of its data root", path);
+            return pd_fail(why, PD_ERR_DENIED, "'%s' leads outside its data root", path);
         if (saved == ENOTDIR && directory)
-            return pd_fail(why, PD_ERR_INVALID, "'%s' is a file: name the folder that it lies in", path);
+            return pd_fail(why, PD_ERR_INVALID, "'%s' is a file: set the path of its folder", path);
         return pd_fail_errno(why, saved, "cannot open '%s'", path);
     }
     if (fstat(fd, &s) != 0 || (directory ? !S_ISDIR(s.st_mode) : !S_ISREG(s.st_mode))) {
         close(fd);
         return pd_fail(why, PD_ERR_INVALID, "'%s' is %s", path,
-                       directory            ? "no folder"
-                       : S_ISDIR(s.st_mode) ? "a folder: name the file in it"
-                                            : "no plain file");
+                       directory            ? "not a folder"
+                       : S_ISDIR(s.st_mode) ? "a folder: set the path of a file in it"
+                                            : "not a regular file");
     }
     *ret_fd = fd;
     return PD_OK;

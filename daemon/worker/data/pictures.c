@@ -62,17 +62,17 @@ static enum pd_err bytes_of(const struct data_pictures *p, const struct picture 
     if (p->dir >= 0) {
         fd = data_open_beneath(p->dir, name, O_RDONLY | O_NONBLOCK);
         if (fd < 0 && (errno == EXDEV || errno == ELOOP))
-            return pd_fail(why, PD_ERR_DENIED, "'%s' leads out of its folder", name);
+            return pd_fail(why, PD_ERR_DENIED, "'%s' leads outside its folder", name);
         if (fd < 0)
             return pd_fail_errno(why, errno, "cannot open '%s'", name);
         if (fstat(fd, &s) != 0 || !S_ISREG(s.st_mode)) {
             close(fd);
-            return pd_fail(why, PD_ERR_IO, "'%s' is no plain file any more", name);
+            return pd_fail(why, PD_ERR_IO, "'%s' is no longer a regular file", name);
         }
         len = (uint64_t)s.st_size > UINT32_MAX ? UINT32_MAX : (size_t)s.st_size;
     }
     if (len > DATA_IMAGE_BYTES_MAX) {
-        err = pd_fail(why, PD_ERR_LIMIT, "a picture of %zu bytes or more", len);
+        err = pd_fail(why, PD_ERR_LIMIT, "the picture has %zu bytes or more", len);
         goto out;
     }
     if (p->memory) {
@@ -391,7 +391,7 @@ enum pd_err data_open_pictures(struct data_set *set, const struct data_options *
     set->info.channels = p->channels = 3;
     data_normalisation(3, set->info.mean, set->info.std);
     if (!o->height)
-        return pd_fail(why, PD_ERR_INVALID, "#/data/image_size: is needed: these pictures vary in size");
+        return pd_fail(why, PD_ERR_INVALID, "#/data/image_size: is required: these pictures vary in size");
     p->least = data_eval_least(&fit);
     err = data_path_open(o->roots, o->root_count, o->path, !archive, archive ? &p->tar : &p->dir, why);
     if (err == PD_OK)

@@ -40,14 +40,14 @@ enum pd_err data_open_points(struct data_set *set, const struct data_options *o,
     struct data_info *i = &set->info;
 
     if (o->equation <= DATA_EQUATION_NONE || o->equation >= DATA_EQUATIONS)
-        return pd_fail(why, PD_ERR_INVALID, "#/data/dataset: there is no such equation");
+        return pd_fail(why, PD_ERR_INVALID, "#/data/dataset: unknown equation");
     for (int k = 0; k < 2; k++)
         if (o->grid[k] < 2 || o->grid[k] > DATA_GRID_MAX || o->test_grid[k] < 2 ||
             o->test_grid[k] > DATA_GRID_MAX)
-            return pd_fail(why, PD_ERR_INVALID, "#/data/pde: grids have 2 to %d points an axis",
+            return pd_fail(why, PD_ERR_INVALID, "#/data/pde: a grid has 2 to %d points along each axis",
                            DATA_GRID_MAX);
     if (!isfinite(o->coefficient) || !(o->step >= 0) || !isfinite(o->step))
-        return pd_fail(why, PD_ERR_INVALID, "#/data/pde: a coefficient or step that is not finite");
+        return pd_fail(why, PD_ERR_INVALID, "#/data/pde: the coefficient or the step is not finite");
     if (o->scored == DATA_SCORED_TEST)
         return pd_fail(why, PD_ERR_INVALID,
                        "#/split: an equation has no test part: its evaluation grid is the part val");

@@ -77,7 +77,7 @@ static enum pd_err read_tensor(const char *name, json_t *j, const uint8_t *base,
         if (!strcmp(json_string_value(dtype), dtypes[i].name))
             t->dtype = (enum data_st_dtype)i;
     if (t->dtype == DATA_ST_DTYPE_COUNT)
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "safetensors: '%.80s' has the unknown type '%.20s'", name,
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "safetensors: '%.80s' has the unsupported type '%.20s'", name,
                        json_string_value(dtype));
     if (json_array_size(shape) > DATA_ST_RANK_LIMIT)
         return pd_fail(why, PD_ERR_LIMIT, "safetensors: '%.80s' has more than %d axes", name,
@@ -88,7 +88,7 @@ static enum pd_err read_tensor(const char *name, json_t *j, const uint8_t *base,
         json_t *n = json_array_get(shape, (size_t)i);
 
         if (!json_is_integer(n) || json_integer_value(n) < 0)
-            return pd_fail(why, PD_ERR_CORRUPT, "safetensors: '%.80s' has an extent that is no whole number",
+            return pd_fail(why, PD_ERR_CORRUPT, "safetensors: '%.80s' has an extent that is not an integer",
                            name);
         t->dim[i] = json_integer_value(n);
         if (__builtin_mul_overflow(t->count, (uint64_t)t->dim[i], &t->count))
@@ -104,7 +104,7 @@ static enum pd_err read_tensor(const char *name, json_t *j, const uint8_t *base,
     if (begin < 0 || end < begin || (uint64_t)end > room)
         return pd_fail(why, PD_ERR_CORRUPT, "safetensors: '%.80s' lies outside the file", name);
     if ((uint64_t)(end - begin) != t->bytes)
-        return pd_fail(why, PD_ERR_CORRUPT, "safetensors: '%.80s' has %llu bytes where its shape needs %llu",
+        return pd_fail(why, PD_ERR_CORRUPT, "safetensors: '%.80s' has %llu bytes; its shape requires %llu",
                        name, (unsigned long long)(end - begin), (unsigned long long)t->bytes);
     t->data = base + begin;
     return PD_OK;
@@ -140,14 +140,14 @@ static enum pd_err parse(struct data_st *st, struct pd_why *why)
     enum pd_err err;
 
     if (st->len < 8)
-        return pd_fail(why, PD_ERR_CORRUPT, "safetensors: shorter than its length word");
+        return pd_fail(why, PD_ERR_CORRUPT, "safetensors: the file is shorter than its length field");
     for (int i = 7; i >= 0; i--)
         header_len = header_len << 8 | st->bytes[i];
     if (header_len > DATA_ST_HEADER_LIMIT)
-        return pd_fail(why, PD_ERR_LIMIT, "safetensors: header of %llu bytes is beyond the limit",
+        return pd_fail(why, PD_ERR_LIMIT, "safetensors: the header of %llu bytes exceeds the limit",
                        (unsigned long long)header_len);
     if (header_len > st->len - 8)
-        return pd_fail(why, PD_ERR_CORRUPT, "safetensors: header runs past the end");
+        return pd_fail(why, PD_ERR_CORRUPT, "safetensors: the header exceeds the file");
     if (!header_len || st->bytes[8] != '{')
         return pd_fail(why, PD_ERR_CORRUPT, "safetensors: header does not begin with '{'");
     st->header = json_loadb((const char *)st->bytes + 8, (size_t)header_len, JSON_REJECT_DUPLICATES, &error);
@@ -177,7 +177,7 @@ static enum pd_err parse(struct data_st *st, struct pd_why *why)
         if (t->data != base + at)
             return pd_fail(why, PD_ERR_CORRUPT, "safetensors: '%.80s' %s", t->name,
                            (const uint8_t *)t->data < base + at ? "overlaps another tensor"
-                                                                : "leaves a hole before it");
+                                                                : "leaves a gap before it");
         at += t->bytes;
     }
     if (at != room)
@@ -214,7 +214,7 @@ enum pd_err data_st_open_fd(int fd, const char *name, struct data_st **ret, stru
     if (fstat(fd, &s) != 0)
         return pd_fail_errno(why, errno, "cannot stat '%s'", name);
     if (!S_ISREG(s.st_mode) || s.st_size < 8)
-        return pd_fail(why, PD_ERR_CORRUPT, "'%s' is no safetensors file", name);
+        return pd_fail(why, PD_ERR_CORRUPT, "'%s' is not a safetensors file", name);
     map = mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (map == MAP_FAILED)
         return pd_fail_errno(why, errno, "cannot map '%s'", name);
@@ -361,11 +361,11 @@ static enum pd_err readable(const struct data_st_tensor *t, uint64_t count, stru
     double x;
 
     if (t->count != count)
-        return pd_fail(why, PD_ERR_INVALID, "'%.80s' holds %llu elements, %llu are needed", t->name,
+        return pd_fail(why, PD_ERR_INVALID, "'%.80s' has %llu elements, %llu are required", t->name,
                        (unsigned long long)t->count, (unsigned long long)count);
     if (count && !element(t, 0, &x))
         return pd_fail(why, PD_ERR_UNSUPPORTED,
-                       "'%.80s' is %s, not a tensor of floats or of whole numbers of 32 or 64 bits", t->name,
+                       "'%.80s' is %s, neither floating point nor a 32- or 64-bit integer", t->name,
                        dtypes[t->dtype].name);
     return PD_OK;
 }
@@ -425,7 +425,7 @@ static enum pd_err check_names(const struct data_st_tensor *tensors, size_t coun
     qsort(names, count, sizeof *names, by_text);
     for (size_t i = 0; i < count && err == PD_OK; i++)
         if (!strcmp(names[i], "__metadata__") || (i && !strcmp(names[i], names[i - 1])))
-            err = pd_fail(why, PD_ERR_INVALID, "safetensors: the name '%.80s' is taken", names[i]);
+            err = pd_fail(why, PD_ERR_INVALID, "safetensors: the name '%.80s' occurs twice", names[i]);
     free(names);
     return err;
 }
@@ -459,7 +459,7 @@ enum pd_err data_st_header(const struct data_st_tensor *tensors, size_t count,
 
         for (int32_t k = 0; k < t->rank; k++)
             if (t->dim[k] < 0 || __builtin_mul_overflow(n, (uint64_t)t->dim[k], &n)) {
-                err = pd_fail(why, PD_ERR_INVALID, "safetensors: '%.80s' has an impossible shape", t->name);
+                err = pd_fail(why, PD_ERR_INVALID, "safetensors: '%.80s' has an invalid shape", t->name);
                 goto out;
             }
         n *= dtypes[t->dtype].size;
@@ -488,7 +488,7 @@ enum pd_err data_st_header(const struct data_st_tensor *tensors, size_t count,
     }
     err = pd_buf_err(&b);
     if (err != PD_OK) {
-        (void)pd_fail(why, err, "safetensors: the header does not fit");
+        (void)pd_fail(why, err, "safetensors: the header exceeds the limit");
         goto out;
     }
     for (int i = 0; i < 8; i++)

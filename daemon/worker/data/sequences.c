@@ -136,9 +136,10 @@ enum pd_err data_listops_clean(const char *text, size_t len, struct pd_buf *out,
         for (size_t w = 1; w < WORDS && !known; w++)
             known = strlen(words[w]) == at - from && !memcmp(words[w], text + from, at - from);
         if (!known)
-            return pd_fail(why, PD_ERR_INVALID,
-                           "'%.*s' is no token of ListOps: [MIN, [MAX, [MED, [SM, ] and digits are",
-                           (int)(at - from < 40 ? at - from : 40), text + from);
+            return pd_fail(
+                why, PD_ERR_INVALID,
+                "'%.*s' is not a token of ListOps; the tokens are [MIN, [MAX, [MED, [SM, ] and digits",
+                (int)(at - from < 40 ? at - from : 40), text + from);
         if (out->len)
             pd_buf_str(out, " ");
         pd_buf_append(out, text + from, at - from);
@@ -316,7 +317,7 @@ enum pd_err data_sequences_check(const struct data_sequences *s, struct pd_why *
                        "of 1024 begins with one of 1024",
                        (long long)s->context, SIDE_LEAST, SIDE_MOST);
     if (s->kind == DATA_SET_PATHFINDER_GEN && (s->contour < 2 || s->contour > DASHES_MOST))
-        return pd_fail(why, PD_ERR_INVALID, "#/data/contour: %d is not in 2 to %d dashes", s->contour,
+        return pd_fail(why, PD_ERR_INVALID, "#/data/contour: %d dashes; must be 2 to %d", s->contour,
                        DASHES_MOST);
     return PD_OK;
 }

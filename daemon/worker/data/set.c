@@ -148,7 +148,7 @@ size_t data_warnings(const struct data_set *set, struct data_warning ret[DATA_WA
         *w = (struct data_warning){.kind = "unread_pictures", .pointer = "#/data/path"};
         snprintf(w->fields, sizeof w->fields, "files=%lld", (long long)i->unread);
         snprintf(w->text, sizeof w->text,
-                 "%lld files are of a kind that is not read, only JPEG and PNG are: %s", (long long)i->unread,
+                 "%lld files are neither JPEG nor PNG and are not read, for example %s", (long long)i->unread,
                  i->unread_name);
     }
     if (set->median_height && i->height > DATA_ENLARGED * set->median_height &&
@@ -158,9 +158,8 @@ size_t data_warnings(const struct data_set *set, struct data_warning ret[DATA_WA
         *w = (struct data_warning){.kind = "enlarged_pictures", .pointer = "#/data/image_size"};
         snprintf(w->fields, sizeof w->fields, "median=%dx%d", set->median_height, set->median_width);
         snprintf(w->text, sizeof w->text,
-                 "the pictures are %d x %d (median), image_size is %d x %d: they are blown up, and cost %.0f "
-                 "times "
-                 "their pixels; name a smaller data.image_size",
+                 "the pictures are %d x %d (median) and are enlarged to image_size %d x %d, which costs %.0f "
+                 "times their pixels; set a smaller data.image_size",
                  set->median_height, set->median_width, i->height, i->width,
                  (double)i->height * i->width / ((double)set->median_height * set->median_width));
     }
@@ -170,9 +169,8 @@ size_t data_warnings(const struct data_set *set, struct data_warning ret[DATA_WA
         *w = (struct data_warning){.kind = "packed_text", .pointer = "#/data/path"};
         snprintf(w->fields, sizeof w->fields, "packing=%s", set->text_packing);
         snprintf(w->text, sizeof w->text,
-                 "the file begins as one packed by %s: its packed bytes are what is trained on; unpack it, "
-                 "or pack "
-                 "it by gzip, which is read",
+                 "the file is compressed with %s, and training reads the compressed bytes; decompress it, or "
+                 "compress it with gzip, which polyd reads",
                  set->text_packing);
     }
     if (set->unread_files) {
@@ -180,9 +178,10 @@ size_t data_warnings(const struct data_set *set, struct data_warning ret[DATA_WA
 
         *w = (struct data_warning){.kind = "unread_files", .pointer = "#/data/path"};
         snprintf(w->fields, sizeof w->fields, "files=%lld", (long long)set->unread_files);
-        snprintf(w->text, sizeof w->text,
-                 "%lld files are not read, because their names end in neither .txt nor .txt.gz: %s",
-                 (long long)set->unread_files, set->unread_file);
+        snprintf(
+            w->text, sizeof w->text,
+            "%lld files are not read because their names end in neither .txt nor .txt.gz, for example %s",
+            (long long)set->unread_files, set->unread_file);
     }
     if ((double)set->foreign_bytes > DATA_FOREIGN_SHARE * (double)set->text_bytes) {
         struct data_warning *w = &ret[n++];
@@ -191,7 +190,7 @@ size_t data_warnings(const struct data_set *set, struct data_warning ret[DATA_WA
         snprintf(w->fields, sizeof w->fields, "bytes=%lld", (long long)set->foreign_bytes);
         snprintf(
             w->text, sizeof w->text,
-            "%.1f %% of the text's bytes are not UTF-8: is it text? Convert it, or take data.tokenizer bytes",
+            "%.1f %% of the text's bytes are not UTF-8: convert the text, or set data.tokenizer to bytes",
             100 * (double)set->foreign_bytes / (double)set->text_bytes);
     }
     if (set->cut_texts) {
@@ -216,7 +215,7 @@ size_t data_warnings(const struct data_set *set, struct data_warning ret[DATA_WA
 enum pd_err data_in_time(int64_t until_us, struct pd_why *why)
 {
     return until_us && pd_clock_mono_us() > until_us
-               ? pd_fail(why, PD_ERR_TIMEOUT, "its files could not be looked through in time")
+               ? pd_fail(why, PD_ERR_TIMEOUT, "its files could not be read in time")
                : PD_OK;
 }
 
@@ -225,9 +224,9 @@ static enum pd_err check_images(const struct data_options *o, struct pd_why *why
     if (o->shift < 0 || o->shift > 64)
         return pd_fail(why, PD_ERR_INVALID, "#/data/augment/pad_crop/shift: must be 0 to 64");
     if (o->height < 0 || o->height > 4096 || o->width < 0 || o->width > 4096 || !o->height != !o->width)
-        return pd_fail(why, PD_ERR_INVALID, "#/data/image_size: must be at most 4096 a side");
+        return pd_fail(why, PD_ERR_INVALID, "#/data/image_size: must be at most 4096 per side");
     if (!(o->flip >= 0 && o->flip <= 1) || !(o->eval_crop >= 0 && o->eval_crop <= 1))
-        return pd_fail(why, PD_ERR_INVALID, "#/data/augment: flip and eval_crop lie in 0 to 1");
+        return pd_fail(why, PD_ERR_INVALID, "#/data/augment: flip and eval_crop must be 0 to 1");
     if (o->crop == DATA_CROP_RRC &&
         !(o->rrc_scale[0] > 0 && o->rrc_scale[0] <= o->rrc_scale[1] && o->rrc_scale[1] <= 1 &&
           o->rrc_ratio[0] > 0 && o->rrc_ratio[0] <= o->rrc_ratio[1] && isfinite(o->rrc_ratio[1])))
@@ -244,7 +243,7 @@ static enum pd_err finish_images(struct data_set *set, const struct data_options
     i->height = o->height ? o->height : set->stored_height;
     i->width = o->width ? o->width : set->stored_width;
     if (i->height < 1 || i->width < 1)
-        return pd_fail(why, PD_ERR_INVALID, "#/data/image_size: is needed: these pictures vary in size");
+        return pd_fail(why, PD_ERR_INVALID, "#/data/image_size: is required: these pictures vary in size");
     i->fit = (struct data_eval_fit){.channels = i->channels,
                                     .height = i->height,
                                     .width = i->width,
@@ -307,7 +306,9 @@ enum pd_err data_open(const struct data_options *o, bool headers_only, struct da
     else if (o->context < 1)
         err = pd_fail(why, PD_ERR_INVALID, "#/data/context: must be at least 1");
     else if (set->info.pairs && o->context % 2)
-        err = pd_fail(why, PD_ERR_INVALID, "#/data/context: %d tokens are no two halves", o->context);
+        err = pd_fail(why, PD_ERR_INVALID,
+                      "#/data/context: %d tokens cannot be divided into two sequences; must be even",
+                      o->context);
     if (err != PD_OK)
         goto out;
     switch (o->dataset) {

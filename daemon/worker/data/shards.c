@@ -46,7 +46,7 @@ enum pd_err data_shards_index_parse(const void *json, size_t len, struct data_sh
     if (!x->json)
         err = pd_fail(why, PD_ERR_CORRUPT, "index: %.200s", error.text);
     else if (!json_is_object(map) || !json_object_size(map))
-        err = pd_fail(why, PD_ERR_CORRUPT, "index: weight_map is no object of tensors and their files");
+        err = pd_fail(why, PD_ERR_CORRUPT, "index: weight_map must be an object from tensor names to files");
     else if (json_object_size(map) > DATA_ST_TENSOR_LIMIT)
         err = pd_fail(why, PD_ERR_LIMIT, "index: more than %d tensors", DATA_ST_TENSOR_LIMIT);
     else if (!(x->entries = calloc(json_object_size(map), sizeof *x->entries)))
@@ -221,8 +221,7 @@ static enum pd_err open_indexed(struct data_shards *s, int dir, const struct dat
             err = pd_fail(why, PD_ERR_CORRUPT, "'%.80s' is not in '%.80s', as the index says",
                           x->entries[i].name, x->entries[i].file);
     if (err == PD_OK && s->count != x->count)
-        err = pd_fail(why, PD_ERR_CORRUPT, "the files hold %zu tensors, the index names %zu", s->count,
-                      x->count);
+        err = pd_fail(why, PD_ERR_CORRUPT, "the files have %zu tensors, the index %zu", s->count, x->count);
     return err;
 }
 
@@ -253,7 +252,7 @@ enum pd_err data_shards_open_dir(int dir, struct data_shards **ret, struct pd_wh
     enum pd_err err;
 
     if (!s)
-        return pd_fail(why, PD_ERR_NOMEM, "no memory for files of weights");
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the weights");
     pd_buf_init(&json, INDEX_MAX);
     err = read_index(dir, &json, why);
     if (err == PD_ERR_NOT_FOUND) {

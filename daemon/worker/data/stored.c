@@ -96,8 +96,8 @@ enum pd_err data_open_digits(struct data_set *set, const struct data_options *o,
     digit_info(set);
     for (int part = 0; err == PD_OK && part < DATA_SPLITS; part++)
         if (count[part] > DIGITS_LIMIT)
-            err =
-                pd_fail(why, PD_ERR_LIMIT, "#/data/split: at most %d generated digits a part", DIGITS_LIMIT);
+            err = pd_fail(why, PD_ERR_LIMIT, "#/data/split: at most %d digits are generated for one part",
+                          DIGITS_LIMIT);
     if (err != PD_OK)
         return err;
     if (o->scored != DATA_SCORED_VAL) {
@@ -144,7 +144,7 @@ enum pd_err data_cifar_unpack(const uint8_t *records, int64_t count, uint8_t *pi
         const uint8_t *from = records + i * DATA_CIFAR_RECORD;
 
         if (*from > 9)
-            return pd_fail(why, PD_ERR_CORRUPT, "record %lld has label %d, not one of ten classes",
+            return pd_fail(why, PD_ERR_CORRUPT, "record %lld has the label %d; labels are 0 to 9",
                            (long long)i, *from);
         labels[i] = *from++;
         for (int k = 0; k < PLANE; k++, pixels += 3) {
@@ -163,12 +163,12 @@ static enum pd_err open_uncompressed(int dir, const char *name, int *ret, struct
 
     if (fd < 0) {
         if (errno == EXDEV || errno == ELOOP)
-            return pd_fail(why, PD_ERR_DENIED, "'%s' leads out of its folder", name);
+            return pd_fail(why, PD_ERR_DENIED, "'%s' leads outside its folder", name);
         return pd_fail_errno(why, errno, "cannot open '%s'", name);
     }
     if (fstat(fd, &s) != 0 || !S_ISREG(s.st_mode)) {
         close(fd);
-        return pd_fail(why, PD_ERR_INVALID, "'%s' is not a plain file", name);
+        return pd_fail(why, PD_ERR_INVALID, "'%s' is not a regular file", name);
     }
     *ret = fd;
     return PD_OK;
@@ -230,10 +230,10 @@ static enum pd_err read_records(int fd, const char *name, struct data_set *set, 
 counted:
     (void)gzerror(f, &code);
     if (code != Z_OK && code != Z_STREAM_END) {
-        err = pd_fail(why, PD_ERR_CORRUPT, "'%s' is cut short", name);
+        err = pd_fail(why, PD_ERR_CORRUPT, "'%s' is truncated", name);
     } else if (!len || len % DATA_CIFAR_RECORD) {
-        err = pd_fail(why, PD_ERR_CORRUPT, "'%s' holds %zu bytes, which is no number of records of %d", name,
-                      len, DATA_CIFAR_RECORD);
+        err = pd_fail(why, PD_ERR_CORRUPT, "'%s' has %zu bytes, which is not a multiple of a record's %d",
+                      name, len, DATA_CIFAR_RECORD);
     } else if (!headers_only) {
         int64_t count = (int64_t)(len / DATA_CIFAR_RECORD), whole = *at + count;
         uint8_t *pixels = realloc(set->pixels, (size_t)whole * 3 * PLANE);
@@ -370,7 +370,8 @@ enum pd_err data_open_cifar(struct data_set *set, const struct data_options *o, 
 
             err = list(dir, cifar_stems[part], names, &count, why);
             if (err == PD_OK && !part && !count)
-                err = pd_fail(why, PD_ERR_NOT_FOUND, "data_batch*.bin is missing (plain or with .gz behind)");
+                err = pd_fail(why, PD_ERR_NOT_FOUND,
+                              "data_batch*.bin is missing, and so is data_batch*.bin.gz");
             for (int i = 0; err == PD_OK && i < count; i++) {
                 err = open_uncompressed(dir, names[i], &fd, why);
                 if (err == PD_OK)

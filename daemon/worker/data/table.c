@@ -92,7 +92,7 @@ static enum pd_err take_quoted(struct reading *r, struct pd_buf *to, struct pd_w
         keep(to, r->at++, 1);
     }
     if (r->at < r->end && *r->at != ',' && !line_end(r))
-        return wrong(r, r->line, why, "behind a closing quote there must be a comma or the end of the line");
+        return wrong(r, r->line, why, "a closing quote must be followed by a comma or the end of the line");
     return PD_OK;
 }
 
@@ -225,15 +225,15 @@ static enum pd_err take_object(struct reading *r, const char *from, size_t len, 
     if (!o && json_error_code(&error) == json_error_out_of_memory)
         err = pd_fail(why, PD_ERR_NOMEM, "no memory to read '%s'", r->table->name);
     else if (!o)
-        err = wrong(r, r->line, why, "no JSON: %.160s (byte %d)", error.text, error.position);
+        err = wrong(r, r->line, why, "invalid JSON: %.160s (byte %d)", error.text, error.position);
     else if (!json_is_object(o))
-        err = wrong(r, r->line, why, "each line must be an object that holds \"label\" and \"text\"");
+        err = wrong(r, r->line, why, "each line must be an object with \"label\" and \"text\"");
     else if (!json_is_string(label) && !json_is_integer(label))
-        err = wrong(r, r->line, why, "\"label\" %s: it must be a string or a whole number",
-                    label ? "is of another kind" : "is missing");
+        err = wrong(r, r->line, why, "\"label\" %s: it must be a string or an integer",
+                    label ? "has the wrong type" : "is missing");
     else if (!json_is_string(text))
         err = wrong(r, r->line, why, "\"text\" %s: it must be a string",
-                    text ? "is of another kind" : "is missing");
+                    text ? "has the wrong type" : "is missing");
     if (err == PD_OK) {
         r->label.len = r->text.len = 0;
         if (json_is_integer(label))

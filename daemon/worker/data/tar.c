@@ -148,16 +148,17 @@ static enum pd_err one(struct scan *s, const uint8_t *h,
     if (type == '1' || type == '2' || type == '3' || type == '4' || type == '5' || type == '6')
         len = 0; /* links and devices have no bytes, whatever their size says */
     if (len > left)
-        return pd_fail(why, PD_ERR_CORRUPT, "tar: an entry of %llu bytes at byte %llu runs past the end",
+        return pd_fail(why, PD_ERR_CORRUPT, "tar: an entry of %llu bytes at byte %llu exceeds the archive",
                        (unsigned long long)len, (unsigned long long)s->at);
     if (type == 'L' || type == 'x') {
         if (len > (type == 'L' ? DATA_TAR_NAME_MAX + 1 : PAX_MAX))
-            return pd_fail(why, PD_ERR_CORRUPT, "tar: a name of %llu bytes", (unsigned long long)len);
+            return pd_fail(why, PD_ERR_CORRUPT, "tar: a name has %llu bytes, which is too long",
+                           (unsigned long long)len);
         err = s->source->read(s->source->user, s->at, s->pax, (size_t)len, why);
         if (err == PD_OK && type == 'L')
             put_name(s->name, (const char *)s->pax, strnlen((const char *)s->pax, (size_t)len));
         else if (err == PD_OK && !read_pax(s, (size_t)len))
-            err = pd_fail(why, PD_ERR_CORRUPT, "tar: a broken pax header at byte %llu",
+            err = pd_fail(why, PD_ERR_CORRUPT, "tar: invalid pax header at byte %llu",
                           (unsigned long long)s->at);
     } else if (type != 'g' && type != 'K') {
         if (s->name[0])
@@ -193,7 +194,7 @@ enum pd_err data_tar_scan(const struct data_tar_source *source,
     s.name[0] = 0;
     s.has_size = false;
     if (source->size < BLOCK)
-        return pd_fail(why, PD_ERR_CORRUPT, "tar: %llu bytes are no archive",
+        return pd_fail(why, PD_ERR_CORRUPT, "tar: %llu bytes are not an archive",
                        (unsigned long long)source->size);
     while (err == PD_OK && zeros < 2 && source->size - s.at >= BLOCK) {
         err = source->read(source->user, s.at, h, BLOCK, why);

@@ -50,7 +50,7 @@ enum pd_err data_part_open(int dir, const char *name, int *ret_fd, struct pd_why
         snprintf(file, sizeof file, "%s%s", name, zipped ? ".gz" : "");
         *ret_fd = data_open_beneath(dir, file, O_RDONLY | O_NONBLOCK);
         if (*ret_fd < 0 && (errno == EXDEV || errno == ELOOP))
-            return pd_fail(why, PD_ERR_DENIED, "'%s' leads out of its folder", file);
+            return pd_fail(why, PD_ERR_DENIED, "'%s' leads outside its folder", file);
         if (*ret_fd < 0 && errno != ENOENT)
             return pd_fail_errno(why, errno, "cannot open '%s'", file);
     }
@@ -105,7 +105,7 @@ static enum pd_err read_parts(struct data_set *set, const struct data_options *o
     }
     if (err == PD_OK && !at)
         err =
-            pd_fail(why, PD_ERR_NOT_FOUND, "'%s' holds no %s.txt, ptb.%s.txt or wiki.%s.tokens", o->path,
+            pd_fail(why, PD_ERR_NOT_FOUND, "'%s' has no %s.txt, ptb.%s.txt or wiki.%s.tokens", o->path,
                     o->tokens ? "test" : "train", o->tokens ? "test" : "train", o->tokens ? "test" : "train");
     if (dir >= 0)
         close(dir);
@@ -233,7 +233,7 @@ static enum pd_err find_parts(struct data_set *set, const struct data_options *o
         return err;
     sum = p->bytes[DATA_TRAIN] + p->bytes[DATA_VAL];
     if (o->rule != DATA_SPLIT_STANDARD && sum > p->whole)
-        return pd_fail(why, PD_ERR_INVALID, "#/data/split: asks for more bytes than the %lld of '%s'",
+        return pd_fail(why, PD_ERR_INVALID, "#/data/split: more bytes are requested than the %lld of '%s'",
                        (long long)p->whole, name);
     lay_out(set, o, given, p);
     if (o->rule != DATA_SPLIT_STANDARD && o->scored == DATA_SCORED_TEST)

@@ -77,7 +77,7 @@ static enum pd_err read_plain(struct data_set *set, int fd, const char *name, in
             continue;
         if (n <= 0)
             return n < 0 ? pd_fail_errno(why, errno, "cannot read '%s'", name)
-                         : pd_fail(why, PD_ERR_IO, "'%s' became shorter while it was read", name);
+                         : pd_fail(why, PD_ERR_IO, "'%s' was truncated while it was read", name);
         got += n;
     }
     return err;
@@ -112,13 +112,13 @@ static enum pd_err read_gzip(struct data_set *set, int fd, const char *name, boo
         n = gzread(f, size_only ? piece : set->text + whole,
                    (unsigned)(size_only || room > PIECE ? PIECE : room));
         if (n < 0) {
-            err = pd_fail(why, PD_ERR_CORRUPT, "'%s' cannot be unpacked: %s", name, gzerror(f, &code));
+            err = pd_fail(why, PD_ERR_CORRUPT, "'%s' cannot be decompressed: %s", name, gzerror(f, &code));
             break;
         }
         if (n == 0) {
             (void)gzerror(f, &code);
             if (code != Z_OK && code != Z_STREAM_END)
-                err = pd_fail(why, PD_ERR_CORRUPT, "'%s' is cut short", name);
+                err = pd_fail(why, PD_ERR_CORRUPT, "'%s' is truncated", name);
             break;
         }
         whole += n;
@@ -127,7 +127,7 @@ static enum pd_err read_gzip(struct data_set *set, int fd, const char *name, boo
         if (err != PD_OK)
             break;
         if (whole > (int64_t)limit_of(set))
-            err = pd_fail(why, PD_ERR_LIMIT, "'%s' holds more than %zu bytes when it is unpacked", name,
+            err = pd_fail(why, PD_ERR_LIMIT, "'%s' has more than %zu bytes after decompression", name,
                           limit_of(set));
     }
     gzclose(f);
@@ -149,7 +149,7 @@ static enum pd_err append(struct data_set *set, int fd, const char *name, bool s
         goto out;
     }
     if (!S_ISREG(s.st_mode)) {
-        err = pd_fail(why, PD_ERR_INVALID, "'%s' is no plain file", name);
+        err = pd_fail(why, PD_ERR_INVALID, "'%s' is not a regular file", name);
         goto out;
     }
     packing = packing_of(fd);
@@ -157,8 +157,8 @@ static enum pd_err append(struct data_set *set, int fd, const char *name, bool s
         return read_gzip(set, fd, name, size_only, at, why);
     set->text_packing = packing ? packing : set->text_packing;
     if ((uint64_t)s.st_size + (uint64_t)*at > limit_of(set))
-        err = pd_fail(why, PD_ERR_LIMIT, "'%s' holds %lld bytes, the limit is %zu", name,
-                      (long long)s.st_size, limit_of(set));
+        err = pd_fail(why, PD_ERR_LIMIT, "'%s' has %lld bytes; the limit is %zu", name, (long long)s.st_size,
+                      limit_of(set));
     else if (!size_only)
         err = read_plain(set, fd, name, s.st_size, *at, why);
     if (err == PD_OK)

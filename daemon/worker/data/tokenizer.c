@@ -347,7 +347,8 @@ static enum pd_err make_from(enum data_tokenizer_kind kind, const struct entry *
     enum pd_err err;
 
     if (n > DATA_VOCAB_MAX)
-        return pd_fail(why, PD_ERR_LIMIT, "%zu different tokens, the limit is %d", n, DATA_VOCAB_MAX);
+        return pd_fail(why, PD_ERR_LIMIT, "the text has %zu different tokens; the limit is %d", n,
+                       DATA_VOCAB_MAX);
     pd_buf_init(&bytes, UINT32_MAX);
     len = malloc((n ? n : 1) * sizeof *len);
     for (size_t i = 0; len && i < n; i++) {
@@ -424,7 +425,7 @@ enum pd_err data_tokenizer_words_new(const void *text, size_t len, size_t most, 
 
     while (next_word(&p, end, &word, &n)) {
         if (n >= TOKEN_BYTES_MAX) {
-            err = pd_fail(why, PD_ERR_LIMIT, "a word of %zu bytes", n);
+            err = pd_fail(why, PD_ERR_LIMIT, "a word has %zu bytes, which is too long", n);
             goto out;
         }
         if (!tally_add(&t, word, n)) {
@@ -452,7 +453,7 @@ enum pd_err data_tokenizer_words_new(const void *text, size_t len, size_t most, 
         }
     }
     if (kept < 2)
-        err = pd_fail(why, PD_ERR_INVALID, "a vocabulary holds at least <eos> and <unk>");
+        err = pd_fail(why, PD_ERR_INVALID, "a vocabulary needs at least <eos> and <unk>");
     else
         err = make_from(DATA_TOKENIZER_WORDS, t.slot, taken, ' ', ret, why);
 out:
@@ -512,7 +513,7 @@ static enum pd_err encode_ids(const struct data_tokenizer *t, const uint8_t *p, 
         for (; i < len && p[i] >= '0' && p[i] <= '9' && id < (int64_t)1e15; i++)
             id = 10 * id + (p[i] - '0');
         if (i > from && id >= t->count)
-            return pd_fail(why, PD_ERR_INVALID, "id %lld is beyond the vocabulary, whose ids are 0 to %d",
+            return pd_fail(why, PD_ERR_INVALID, "id %lld is not in the vocabulary, whose ids are 0 to %d",
                            (long long)id, t->count - 1);
         if (i == from || (i < len && p[i] != ' ' && p[i] != '\n'))
             return pd_fail(
@@ -641,14 +642,14 @@ enum pd_err data_tokenizer_load(const void *from, size_t len, struct data_tokeni
     enum pd_err err;
 
     if (len < 20 || memcmp(p, MAGIC, 8) != 0)
-        return pd_fail(why, PD_ERR_CORRUPT, "these bytes are no tokenizer");
+        return pd_fail(why, PD_ERR_CORRUPT, "not a tokenizer file");
     kind = get(p + 8);
     count = get(p + 12);
     merges = get(p + 16);
     if (kind > DATA_TOKENIZER_PADDED_BYTES || !count || count > DATA_VOCAB_MAX || merges > DATA_VOCAB_MAX ||
         (merges && kind != DATA_TOKENIZER_GPT2_BPE) || (kind == DATA_TOKENIZER_BYTES && count != 256) ||
         (kind == DATA_TOKENIZER_PADDED_BYTES && count != 257) || len - 20 < 4ull * count)
-        return pd_fail(why, PD_ERR_CORRUPT, "the tokenizer's header is impossible");
+        return pd_fail(why, PD_ERR_CORRUPT, "the tokenizer's header is invalid");
     lens = malloc(count * sizeof *lens);
     if (!lens)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a tokenizer");
@@ -657,13 +658,13 @@ enum pd_err data_tokenizer_load(const void *from, size_t len, struct data_tokeni
         total += lens[i];
         if (lens[i] > TOKEN_BYTES_MAX + 1 ||
             (!lens[i] && kind != DATA_TOKENIZER_GPT2_BPE && kind != DATA_TOKENIZER_PADDED_BYTES)) {
-            err = pd_fail(why, PD_ERR_CORRUPT, "token %u has an impossible length", i);
+            err = pd_fail(why, PD_ERR_CORRUPT, "token %u has an invalid length", i);
             goto out;
         }
     }
     want = 20 + 4ull * count + total + 12ull * merges;
     if (total > UINT32_MAX || want != len) {
-        err = pd_fail(why, PD_ERR_CORRUPT, "the tokenizer holds %zu bytes instead of %llu", len,
+        err = pd_fail(why, PD_ERR_CORRUPT, "the tokenizer has %zu bytes instead of %llu", len,
                       (unsigned long long)want);
         goto out;
     }
@@ -672,13 +673,13 @@ enum pd_err data_tokenizer_load(const void *from, size_t len, struct data_tokeni
         goto out;
     for (uint32_t i = 0; kind == DATA_TOKENIZER_BYTES && i < 256; i++)
         if (lens[i] != 1 || (uint8_t)t->bytes[i] != i)
-            err = pd_fail(why, PD_ERR_CORRUPT, "the tokenizer's byte %u is another", i);
+            err = pd_fail(why, PD_ERR_CORRUPT, "token %u of the tokenizer is wrong", i);
     for (uint32_t i = 0; kind == DATA_TOKENIZER_PADDED_BYTES && err == PD_OK && i < 257; i++)
         if (lens[i] != (i > 0) || (i && (uint8_t)t->bytes[i - 1] != i - 1))
-            err = pd_fail(why, PD_ERR_CORRUPT, "the tokenizer's id %u is another", i);
+            err = pd_fail(why, PD_ERR_CORRUPT, "token %u of the tokenizer is wrong", i);
     for (uint32_t i = 0; kind == DATA_TOKENIZER_IDS && err == PD_OK && i < count; i++)
         if (!is_id(t, (int32_t)i))
-            err = pd_fail(why, PD_ERR_CORRUPT, "the tokenizer's id %u is another", i);
+            err = pd_fail(why, PD_ERR_CORRUPT, "token %u of the tokenizer is wrong", i);
     if (kind == DATA_TOKENIZER_WORDS && (t->end < 0 || t->unknown < 0))
         err = pd_fail(why, PD_ERR_CORRUPT, "the tokenizer has no <eos> or no <unk>");
     if (err == PD_OK && kind == DATA_TOKENIZER_GPT2_BPE) {
@@ -711,16 +712,16 @@ static enum pd_err read_first(int dir, const char *const names[2], struct pd_buf
     for (int i = 0; i < 2 && fd < 0; i++) {
         fd = data_open_beneath(dir, names[i], O_RDONLY | O_NONBLOCK);
         if (fd < 0 && (errno == EXDEV || errno == ELOOP))
-            return pd_fail(why, PD_ERR_DENIED, "'%s' leads out of its folder", names[i]);
+            return pd_fail(why, PD_ERR_DENIED, "'%s' leads outside its folder", names[i]);
         if (fd < 0 && errno != ENOENT)
             return pd_fail_errno(why, errno, "cannot open '%s'", names[i]);
     }
     if (fd < 0)
-        return pd_fail(why, PD_ERR_NOT_FOUND, "the tokenizer's folder holds neither %s nor %s", names[0],
+        return pd_fail(why, PD_ERR_NOT_FOUND, "the tokenizer's folder has neither %s nor %s", names[0],
                        names[1]);
     if (fstat(fd, &s) != 0 || !S_ISREG(s.st_mode)) {
         close(fd);
-        return pd_fail(why, PD_ERR_INVALID, "'%s' is not a plain file", names[0]);
+        return pd_fail(why, PD_ERR_INVALID, "'%s' is not a regular file", names[0]);
     }
     if ((uint64_t)s.st_size > FILE_MAX) {
         close(fd);

@@ -81,7 +81,7 @@ test('heat maps that the network cannot have are refused by field', { skip }, as
     };
     const { data } = job();
     await refused(job({}, { layers: [3] }), '#/diagnostics/heatmaps/layers', /no layer 3; the network has 2/);
-    await refused(job({}, { heads: [1, 3] }), '#/diagnostics/heatmaps/heads', /no head 3; a chosen layer has 2/);
+    await refused(job({}, { heads: [1, 3] }), '#/diagnostics/heatmaps/heads', /no head 3; a selected layer has 2/);
     await refused(job({}, { layers: [0] }), '#/diagnostics/heatmaps/layers', /1/);
     await refused(job({}, { every: 0 }), '#/diagnostics/heatmaps/every', /1/);
     await refused(job({ model: { ...job().model, patch: 2 }, train: { ...job().train, steps: 4000, batch: 4 } }, { every: 1, layers: [], heads: [] }), '#/diagnostics/heatmaps', /4001 times .* MiB of matrices; at most 1024 MiB/);

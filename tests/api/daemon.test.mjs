@@ -64,7 +64,7 @@ test('a classifier from its job to a prediction', { skip: here ? false : 'polyd 
     assert.deepEqual((await host.get('/v2/models/digits')).json.parameters.pixels.FP32, [0, 1]);
     const off = await host.post('/v2/models/digits/infer', { inputs: [{ name, shape: [1, channels, height, width], datatype: 'FP32', data: [...pixels].map(() => 255) }] });
     assert.equal(off.status, 400);
-    assert.match(off.json.error, /a pixel of 255: input 'image' of FP32 is on the scale 0\.\.1/);
+    assert.match(off.json.error, /a pixel of 255: an FP32 'image' has values in 0\.\.1/);
     const json = await host.post('/v2/models/digits/infer', { inputs: [{ name, shape: [1, channels, height, width], datatype: 'FP32', data: [...pixels] }] });
     assert.equal(json.status, 200, json.text);
     const header = Buffer.from(JSON.stringify({ inputs: [{ name, shape: [1, channels, height, width], datatype: 'FP32', parameters: { binary_data_size: pixels.byteLength } }], outputs: [{ name: 'probabilities' }] }));

@@ -124,7 +124,7 @@ test('a folder with other classes, or fewer of them, does not fit', { skip, time
     assert.equal((await against(folder('more', ['cat', 'dog', 'eel']))).status, 201);
     for (const [name, classes, pointer, words] of [
         ['two', ['cat', 'dog'], '#/data/dataset', /has 2 classes, the checkpoint 3/], ['four', ['cat', 'dog', 'eel', 'fox'], '#/data/dataset', /has 4 classes/],
-        ['named', ['cat', 'dog', 'emu'], '#/data/path', /class 2 is 'emu', that of the checkpoint 'eel'/]]) {
+        ['named', ['cat', 'dog', 'emu'], '#/data/path', /class 2 is 'emu', but 'eel' in the checkpoint/]]) {
         const reply = await against(folder(name, classes));
         assert.deepEqual([reply.status, reply.json.errors?.[0].pointer], [422, pointer], name);
         assert.match(reply.json.errors[0].detail, words);

@@ -33,7 +33,7 @@ test('what is no number and no job is said', { skip }, () => {
     }
     const none = plan('', '--roofline');
     assert.equal(none.status, 1);
-    assert.match(none.stderr, /no document on standard input/);
+    assert.match(none.stderr, /standard input has no document/);
     const wrong = plan('{"train":{}}', '--roofline');
     assert.equal(wrong.status, 3);
     assert.match(wrong.stderr, /^#\//);

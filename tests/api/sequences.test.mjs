@@ -88,17 +88,17 @@ test('what a Nystromformer cannot read is refused with both numbers', { skip }, 
     const tokens = (shape, data, datatype = 'INT64') => ({ name: 'tokens', datatype, shape, data });
     const text = data => ({ name: 'text', datatype: 'BYTES', shape: [1], data: [data] });
     const many = Array.from({ length: 33 }, () => 1);
-    await refused('one', text(many.join(' ')), /text 0: 33 tokens, and the model has 32 positions/);
-    await refused('one', tokens([1, 33], many), /row 0: 33 tokens, and the model has 32 positions/);
-    await refused('one', tokens([2, 2], [1, 2, 3, 12]), /row 1: id 12 is beyond the vocabulary, whose ids are 0 to 11/);
-    await refused('one', tokens([1, 1], [-1], 'INT32'), /id -1 is beyond the vocabulary, whose ids are 0 to 11/);
+    await refused('one', text(many.join(' ')), /text 0: the text has 33 tokens, the model 32 positions/);
+    await refused('one', tokens([1, 33], many), /row 0: the text has 33 tokens, the model 32 positions/);
+    await refused('one', tokens([2, 2], [1, 2, 3, 12]), /row 1: id 12 is not in the vocabulary, whose ids are 0 to 11/);
+    await refused('one', tokens([1, 1], [-1], 'INT32'), /id -1 is not in the vocabulary, whose ids are 0 to 11/);
     await refused('one', tokens([1, 1], [2 ** 33]), /id 8589934592 is beyond/);
-    await refused('one', text('3 12'), /id 12 is beyond the vocabulary, whose ids are 0 to 11/);
+    await refused('one', text('3 12'), /id 12 is not in the vocabulary, whose ids are 0 to 11/);
     await refused('one', tokens([1, 2, 1], [1, 2]), /must have the shape \[n, tokens\]/);
-    await refused('one', tokens([1, 2], [1, 2], 'FP32'), /'tokens' is INT32 or INT64, not FP32/);
-    await refused('front', text('11'), /id 11 is beyond the vocabulary, whose ids are 0 to 10/); // its class token
-    await refused('two', tokens([1, 3], [1, 2, 3]), /3 tokens are no two texts of the same length/);
-    await refused('two', tokens([1, 66], [...many, ...many]), /33 tokens, and the model has 32 positions for each text/);
+    await refused('one', tokens([1, 2], [1, 2], 'FP32'), /'tokens' must be INT32 or INT64, not FP32/);
+    await refused('front', text('11'), /id 11 is not in the vocabulary, whose ids are 0 to 10/); // its class token
+    await refused('two', tokens([1, 3], [1, 2, 3]), /3 tokens cannot be divided into two texts of equal length/);
+    await refused('two', tokens([1, 66], [...many, ...many]), /the text has 33 tokens, the model 32 positions for each text/);
     // each half of a short row is one text, which padding follows
     const logits = async input => (await infer('two', input)).json.outputs.find(o => o.name === 'logits').data;
     assert.deepEqual(await logits(tokens([1, 4], [3, 7, 8, 5])), await logits(text('3 7\t8 5')));

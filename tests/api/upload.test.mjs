@@ -261,9 +261,9 @@ test('what is not whole or lies about itself is refused, and nothing of it stays
     const rewritten = change => { const h = structuredClone(header); change(h); const t = Buffer.from(JSON.stringify(h).padEnd(length)); return Buffer.concat([bytes.subarray(0, 8), t, bytes.subarray(8 + length)]); };
     for (const [body, words] of [
         [bytes.subarray(0, bytes.length - 4), /outside the file/], [bytes.subarray(0, 7), /safetensors/], [Buffer.concat([bytes, Buffer.alloc(4)]), /after the last tensor/],
-        [lying(b => b.writeBigUInt64LE(2n ** 40n, 0)), /beyond the limit/], [lying(b => b.writeBigUInt64LE(BigInt(bytes.length), 0)), /runs past the end/],
+        [lying(b => b.writeBigUInt64LE(2n ** 40n, 0)), /exceeds the limit/], [lying(b => b.writeBigUInt64LE(BigInt(bytes.length), 0)), /exceeds the file/],
         [rewritten(h => { h['head.bias'].data_offsets = h['norm.bias'].data_offsets.slice(); h['head.bias'].shape = h['norm.bias'].shape; }), /overlaps|hole/],
-        [rewritten(h => { h['head.bias'].shape = [9]; }), /bytes where its shape needs/], [rewritten(h => { h['head.bias'].dtype = 'F4'; }), /unknown type/],
+        [rewritten(h => { h['head.bias'].shape = [9]; }), /bytes; its shape requires/], [rewritten(h => { h['head.bias'].dtype = 'F4'; }), /unknown type/],
     ]) {
         const reply = await upload('broken', body, { description: describe(config) });
         assert.equal(reply.status, 422, reply.text);
@@ -275,7 +275,7 @@ test('what is not whole or lies about itself is refused, and nothing of it stays
     assert.equal((await upload('broken', bytes, { description: describe(config), headers: { 'content-digest': `sha-256=:${sha256(bytes).toString('base64')}:` } })).status, 201);
     await settled();
     assert.equal(folder('models').length, kept.length + 1);
-    assert.match((await upload('plain', bytes)).json.detail, /give preset or description/);
+    assert.match((await upload('plain', bytes)).json.detail, /set preset or description/);
     assert.match((await upload('plain', bytes, { query: { preset: 'vit_huge' } })).json.detail, /preset/);
     assert.equal((await upload('plain', bytes, { query: { colour: 'red' } })).status, 400);
     assert.equal((await upload('.plain', bytes, { description: describe(config) })).status, 422);

@@ -54,14 +54,14 @@ describe('sequences', { skip }, () => {
 
     test('test_e2e_sequence_that_the_model_cannot_read_is_refused_with_both_numbers', async () => {
         const page = await browser.open(`${daemon.url}/#/models/values?form=ids&text=${encodeURIComponent('1 2 99')}`), box = page.getByRole('region', { name: 'Try values' });
-        await box.getByText('id 99 is beyond the vocabulary, whose ids are 0 to 17').waitFor();
+        await box.getByText('id 99 is not in the vocabulary, whose ids are 0 to 17').waitFor();
         await box.getByRole('textbox').fill('1 two');
         await page.keyboard.press('Control+Enter');
         await box.getByText('"two" is no id').waitFor();
         await box.getByLabel('Read as').selectOption('text');
         await box.getByRole('textbox').fill('[MAX 1 2 3 4 5 6 7 8 9 0 1 ]');
         await page.keyboard.press('Control+Enter');
-        await box.getByText('13 tokens, and the model has 12 positions').waitFor();
+        await box.getByText('the text has 13 tokens, the model 12 positions').waitFor();
         assert.ok(page.problems.splice(0).every(text => text.includes('400 (Bad Request)'))); // the two that polyd refused
         await browser.close(page);
     });

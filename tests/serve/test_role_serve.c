@@ -398,7 +398,7 @@ static void test_role_answers_pictures(void **state)
     assert_int_equal(asks[3].err, PD_ERR_INVALID);
     assert_non_null(strstr(asks[3].why, "input 'image', picture 1"));
     assert_int_equal(asks[4].err, PD_ERR_INVALID);
-    assert_non_null(strstr(asks[4].why, "runs past the end"));
+    assert_non_null(strstr(asks[4].why, "exceeds the input"));
     for (int p = 0; p < 3; p++)
         free(png[p]);
     pd_buf_done(&two);

@@ -172,11 +172,11 @@ static void test_supervise_worker_refuses_the_folder_of_another_run(void **state
     put(f, "runs/2/run-id", "polyd run 77 of store %s document %s\n", store, zeros);
     refused_folder(f, "belongs to run 77, not 2");
     put(f, "runs/3/run-id", "polyd run 3 of store %s document %s\n", store, zeros);
-    refused_folder(f, "belongs to a run 3 of another document (00000000");
+    refused_folder(f, "belongs to run 3 of another document (00000000");
     put(f, "runs/4/run-id", "something else");
-    refused_folder(f, "does not name the run of this folder");
+    refused_folder(f, "does not contain the run of this folder");
     put(f, "runs/5/checkpoints/step-000000000040.safetensors", "weights of long ago");
-    refused_folder(f, "holds checkpoints, but this is the first attempt of run 5");
+    refused_folder(f, "has checkpoints of another run: this is the first attempt of run 5");
     assert_true(holds(f, "runs/5/checkpoints/step-000000000040.safetensors", "weights of long ago"));
     assert_true(holds(f, "runs/2/run-id", "polyd run 77"));
 }

@@ -156,7 +156,7 @@ static void test_who_counts_other_ranks_is_refused(void **state)
     (void)state;
     clear();
     assert_int_equal(run(job(2, "", ""), &b, NULL, 1, &out, &why), PD_ERR_INVALID);
-    assert_non_null(strstr(why.text, "/resources/slots is 2, and 1 ranks have come"));
+    assert_non_null(strstr(why.text, "/resources/slots is 2, but 1 ranks have started"));
     close_book(&b);
 }
 

@@ -122,14 +122,14 @@ test('labelled texts are scored on each part, with the classes and the tokenizer
     other('two.tsv', ['bad', 'glad']);
     await refused({ path: 'tests/two.tsv' }, '#/data/dataset', /it has 2 classes, the checkpoint 3/);
     other('named.tsv', ['bad', 'glad', 'mad']);
-    await refused({ path: 'tests/named.tsv' }, '#/data/path', /its class 2 is 'mad', that of the checkpoint 'sad'/);
+    await refused({ path: 'tests/named.tsv' }, '#/data/path', /class 2 is 'mad', but 'sad' in the checkpoint/);
     await refused({ tokenizer: 'chars' }, '#/data/tokenizer', /is fixed by the checkpoint/);
     await refused({ dataset: 'text', path: 'tests/tiny.txt' }, '#/data/dataset', /it has 0 classes/);
     const chars = labelJob({ data: { tokenizer: 'chars', split: { rule: 'count', train: 13, val: 6 } } });
     const { run: second } = await rig.run(chars);
     await scores({ run: second.id, checkpoint: 3, split: 'val' }, 3, expected(chars, 3, 'val'));
     writeFileSync(path.join(rig.folder, 'words.tsv'), `label\ttext\n${['bad', 'glad', 'sad'].map(label => `${label}\txyz\n`.repeat(12)).join('')}`);
-    await assert.rejects(rig.daemon.submit({ kind: 'evaluate', run: second.id, checkpoint: 3, resources: { device: 'cpu' }, data: { path: 'tests/words.tsv' } }), /422.*#\/data\/tokenizer.*another than the checkpoint/);
+    await assert.rejects(rig.daemon.submit({ kind: 'evaluate', run: second.id, checkpoint: 3, resources: { device: 'cpu' }, data: { path: 'tests/words.tsv' } }), /422.*#\/data\/tokenizer.*differs from the checkpoint/);
 });
 
 test('/kind: an evaluation whose worker was killed is made anew', { timeout: 120000 }, async () => {
@@ -161,7 +161,7 @@ test('/evaluate/sha256: a checkpoint that is another file, or gone, is not score
         assert.equal(ended.attempts, 1);
     };
     copyFileSync(file(3), file(1)); // a good checkpoint, and not the one that was recorded
-    await fails(1, /checkpoint of run \d+ at step 1 is another file/);
+    await fails(1, /checkpoint of run \d+ at step 1 has the digest/);
     rmSync(file(2));
     await fails(2, /checkpoint of run \d+ at step 2 cannot be read/);
     // With a plan, both are known before.

@@ -77,7 +77,7 @@ test('/train/start/reset: a head for other classes begins anew, where the docume
     const { run: { id: run }, checkpoints } = await rig.run(base());
     const deeper = base({ model: { depth: 3 }, train: { steps: 2, start: { run: String(run), checkpoint: 'last', reset: 'head., norm' } } });
     const { told } = await holds(deeper, begin(checkpoints.get(3).tensors, { reset: ['head.', 'norm'] }));
-    assert.match(told.text, /not in the file: blocks\.2\..*blocks\.2\.mlp\.fc2\.bias; begun anew: .*head\.weight.*; of the file not used: .*head\.weight/);
+    assert.match(told.text, /not in the file: blocks\.2\..*blocks\.2\.mlp\.fc2\.bias; reset to initial values: .*head\.weight.*; in the file but not used: .*head\.weight/);
     assert.deepEqual([told.fields.missing, told.fields.unused, told.fields.optimizer], ['12', told.fields.reset, '0']);
     const wider = base({ model: { width: 16 }, train: { steps: 1, start: { run: String(run) } } }), { run: failed } = await rig.daemon.submit(wider);
     const refused = await rig.daemon.reach(failed, 'failed');
@@ -93,7 +93,7 @@ test('/train/start/sha256: a run begins with the very file that was there when i
     bytes[bytes.length - 1] ^= 1;
     writeFileSync(file, bytes);
     const again = base({ train: { steps: 1, start: document.train.start } }), { run: failed } = await rig.daemon.submit(again);
-    assert.match((await rig.daemon.reach(failed, 'failed')).reason, /another file/);
+    assert.match((await rig.daemon.reach(failed, 'failed')).reason, /has the digest/);
     const refused = async (start, words) => assert.match(await rig.daemon.submit(base({ train: { start } })).then(() => 'accepted', error => String(error.message ?? error)), words);
     await refused({ run: String(run), checkpoint: 77 }, /no checkpoint at step 77/);
     await refused({ model: 'nowhere' }, /no model/);

@@ -40,7 +40,8 @@ static enum pd_err send(struct attempt *a, const struct job_config *config, cons
         link_blob(a->link, "check", "check", 0, meta.data, json->data, json->len);
         link_stats(a->link, &stats);
         if (stats.dropped_blobs)
-            err = pd_fail(why, PD_ERR_LIMIT, "there was no room for the result while polyd was away");
+            err = pd_fail(why, PD_ERR_LIMIT,
+                          "the result did not fit the send queue while polyd was disconnected");
     } else {
         pd_fail(why, err, "no memory for the result");
     }

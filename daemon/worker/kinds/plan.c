@@ -79,7 +79,7 @@ int worker_plan_main(int argc, char **argv)
         pd_buf_append(&in, piece, n);
     err = pd_buf_err(&in);
     if (err == PD_OK && !in.len)
-        err = pd_fail(&why, PD_ERR_INVALID, "no document on standard input");
+        err = pd_fail(&why, PD_ERR_INVALID, "standard input has no document");
     else if (err != PD_OK)
         pd_fail(&why, err, "the document is too large");
     if (err == PD_OK)

@@ -187,7 +187,7 @@ enum pd_err model_freeze(struct model *m, const char *names, struct pd_why *why)
     }
     err = trained_first(m, why);
     if (err == PD_OK && !m->trained)
-        err = pd_fail(why, PD_ERR_INVALID, "#/train/freeze: nothing is left to train");
+        err = pd_fail(why, PD_ERR_INVALID, "#/train/freeze: all parameters are frozen");
     return err;
 }
 

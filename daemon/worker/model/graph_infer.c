@@ -54,7 +54,7 @@ enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t cont
         free(n.param);
         pk_graph_free(n.g);
         return pd_fail(why, PD_ERR_UNSUPPORTED,
-                       "#/diagnostics/probe_cls: in this network attention is not between tokens alone");
+                       "#/diagnostics/probe_cls: the attention of this network is not only between tokens");
     }
     for (size_t i = 0; i < m->modules; i++) {
         const struct {
@@ -102,7 +102,7 @@ static enum pd_err check_maps(const struct model *m, const struct model_maps *ma
     for (size_t i = 0; i < maps->head_count; i++)
         if (maps->heads[i] < 1 || maps->heads[i] > heads)
             return pd_fail(why, PD_ERR_INVALID,
-                           "#/diagnostics/heatmaps/heads: there is no head %lld; a chosen layer has %lld",
+                           "#/diagnostics/heatmaps/heads: there is no head %lld; a selected layer has %lld",
                            (long long)maps->heads[i], (long long)heads);
     return m->modules ? PD_OK
                       : pd_fail(why, PD_ERR_INVALID, "#/diagnostics/heatmaps: the network has no attention");
@@ -130,22 +130,23 @@ enum pd_err model_graph_maps(const struct model *m, const struct model_maps *map
         for (int32_t h = 0; h < m->module[l].heads; h++)
             wanted += model_maps_has(maps, (int64_t)l + 1, h + 1);
     if (n.map_heads < wanted)
-        err = pd_fail(why, PD_ERR_UNSUPPORTED,
-                      "#/diagnostics/heatmaps: a chosen layer's attention has no matrix of queries and keys");
-    else if (n.map_tokens > MODEL_MAP_TOKENS)
-        err = pd_fail(why, PD_ERR_INVALID,
-                      "#/diagnostics/heatmaps: matrices of %lld x %lld; at most %d tokens a side are stored",
-                      (long long)n.map_tokens, (long long)n.map_tokens, MODEL_MAP_TOKENS);
-    else if (n.map_bytes > MODEL_MAP_BYTES / times)
         err = pd_fail(
-            why, PD_ERR_INVALID,
-            "#/diagnostics/heatmaps: %lld times %.1f MiB of matrices; at most %lld MiB are stored of a "
-            "run: choose fewer layers and heads, or a larger every",
-            (long long)times, (double)n.map_bytes / 1048576, MODEL_MAP_BYTES >> 20);
+            why, PD_ERR_UNSUPPORTED,
+            "#/diagnostics/heatmaps: the attention of a selected layer has no matrix of queries and keys");
+    else if (n.map_tokens > MODEL_MAP_TOKENS)
+        err =
+            pd_fail(why, PD_ERR_INVALID,
+                    "#/diagnostics/heatmaps: matrices of %lld x %lld; at most %d tokens per side are stored",
+                    (long long)n.map_tokens, (long long)n.map_tokens, MODEL_MAP_TOKENS);
+    else if (n.map_bytes > MODEL_MAP_BYTES / times)
+        err = pd_fail(why, PD_ERR_INVALID,
+                      "#/diagnostics/heatmaps: %lld times %.1f MiB of matrices; at most %lld MiB are stored "
+                      "for a run: select fewer layers and heads, or a larger every",
+                      (long long)times, (double)n.map_bytes / 1048576, MODEL_MAP_BYTES >> 20);
     else if (n.map_heads > MODEL_MAP_HEADS / times)
         err =
             pd_fail(why, PD_ERR_INVALID,
-                    "#/diagnostics/heatmaps: %lld heads %lld times; at most %d matrices are stored of a run",
+                    "#/diagnostics/heatmaps: %lld heads %lld times; at most %d matrices are stored for a run",
                     (long long)n.map_heads, (long long)times, MODEL_MAP_HEADS);
     else if (n.map_count > MODEL_MAP_COUNT)
         err = pd_fail(
@@ -206,7 +207,7 @@ enum pd_err model_graph_decode(const struct model *m, int32_t batch, int32_t cou
                                struct pk_graph **ret, struct pd_why *why)
 {
     if (cache < count || cache < 1)
-        return pd_fail(why, PD_ERR_INVALID, "a cache of %d tokens cannot take %d", cache, count);
+        return pd_fail(why, PD_ERR_INVALID, "a cache of %d tokens cannot hold %d new tokens", cache, count);
     return decode_graph(m, batch, count, cache, batch, ret, why);
 }
 
@@ -214,7 +215,7 @@ enum pd_err model_graph_score(const struct model *m, int32_t count, int32_t cach
                               struct pd_why *why)
 {
     if (cache && cache < count)
-        return pd_fail(why, PD_ERR_INVALID, "a cache of %d tokens cannot take %d", cache, count);
+        return pd_fail(why, PD_ERR_INVALID, "a cache of %d tokens cannot hold %d new tokens", cache, count);
     if (!cache && !model_has_state(&m->spec))
         return pd_fail(why, PD_ERR_UNSUPPORTED, "this attention has no state of constant size");
     return decode_graph(m, 1, count, cache, count, ret, why);

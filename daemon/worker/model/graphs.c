@@ -464,7 +464,8 @@ enum pd_err model_graph_block(const struct model *m, int32_t batch, int32_t toke
     enum pd_err err;
 
     if (!m->spec.arch->first_block)
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "no block of a %s stands alone", m->spec.arch->name);
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "a block of a %s cannot be computed alone",
+                       m->spec.arch->name);
     err = graph_begin(&n, m, batch, 1, why);
     if (err != PD_OK)
         return err;

@@ -333,15 +333,15 @@ enum pd_err model_params_read(const struct model *m, const struct data_st *st, b
         i = find_param(m, name);
         memcpy(shape.dim, t->dim, sizeof shape.dim);
         if (i == m->count) {
-            err = pd_fail(why, PD_ERR_INVALID, "'%.80s' is no parameter of this model", t->name);
+            err = pd_fail(why, PD_ERR_INVALID, "'%.80s' is not a parameter of this model", t->name);
             goto out;
         }
         if (found[i]) {
-            err = pd_fail(why, PD_ERR_INVALID, "'%.80s' comes twice", m->param[i].name);
+            err = pd_fail(why, PD_ERR_INVALID, "'%.80s' occurs twice", m->param[i].name);
             goto out;
         }
         if (!pk_shape_equal(&shape, &m->param[i].shape)) {
-            err = pd_fail(why, PD_ERR_INVALID, "'%.80s' is %s, the model needs %s", t->name,
+            err = pd_fail(why, PD_ERR_INVALID, "'%.80s' has the shape %s, the model needs %s", t->name,
                           pk_shape_text(&shape, have, sizeof have),
                           pk_shape_text(&m->param[i].shape, want, sizeof want));
             goto out;

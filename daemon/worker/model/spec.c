@@ -49,7 +49,7 @@ static enum pd_err take_formula(const struct job_config *c, struct model_attenti
 
     *ret_builtin = NULL;
     if (!from->formula)
-        return pd_fail(why, PD_ERR_INVALID, "#/attention/formula: is needed with activation formula");
+        return pd_fail(why, PD_ERR_INVALID, "#/attention/formula: is required with the activation formula");
     err = pk_formula_parse(from->formula, strlen(from->formula), PK_FORMULA_ACTIVATION, false, NULL, 0, &f,
                            &fault);
     /* With learned scalars no built-in is recognised, and the text may need what they can be. */
@@ -167,9 +167,10 @@ static enum pd_err common_from_config(const struct job_config *c, struct model_s
 
     if (c->model.width > INT32_MAX || c->model.depth > INT32_MAX || c->model.heads > INT32_MAX ||
         c->model.context > INT32_MAX)
-        return pd_fail(why, PD_ERR_LIMIT, "#/model: an extent beyond 2^31");
+        return pd_fail(why, PD_ERR_LIMIT, "#/model: an extent exceeds 2^31");
     if (mlp < 1 || mlp > INT32_MAX)
-        return pd_fail(why, PD_ERR_INVALID, "#/model/mlp_ratio: hidden width %lld", (long long)mlp);
+        return pd_fail(why, PD_ERR_INVALID, "#/model/mlp_ratio: hidden width %lld is out of range",
+                       (long long)mlp);
     s->width = (int32_t)c->model.width;
     s->depth = (int32_t)c->model.depth;
     s->heads = (int32_t)c->model.heads;
@@ -305,7 +306,7 @@ enum pd_err model_attention_check(const struct model_spec *s, const struct model
         return pd_fail(why, PD_ERR_INVALID, "#/attention/degree: must be 1 to 8");
     if (!isfinite(a->scale_value) ||
         (a->scale == MODEL_SCALE_LEARNED && a->scale_param != MODEL_PARAM_DIRECT && a->scale_value <= 0))
-        return pd_fail(why, PD_ERR_INVALID, "#/attention/scale: %g is no initial value for it",
+        return pd_fail(why, PD_ERR_INVALID, "#/attention/scale: %g is not a valid initial value",
                        a->scale_value);
     return PD_OK;
 }
@@ -317,10 +318,10 @@ static enum pd_err check_precision(const struct model_spec *s, struct pd_why *wh
     if (s->weights != PK_F32 &&
         (s->weights != PK_BF16 || s->dtype != PK_F32 || (!model_decodes(s) && !s->mixed)))
         return pd_fail(why, PD_ERR_UNSUPPORTED,
-                       "weights of bf16 are for language models of f32, or for mixed precision");
+                       "bf16 weights require a language model of f32, or mixed precision");
     if (s->mixed && s->dtype != PK_F32)
         return pd_fail(why, PD_ERR_UNSUPPORTED,
-                       "#/train/precision: mixed precision is for parameters of f32");
+                       "#/train/precision: mixed precision requires parameters of f32");
     return PD_OK;
 }
 
@@ -329,7 +330,7 @@ enum pd_err model_spec_check(const struct model_spec *s, struct pd_why *why)
     enum pd_err err;
 
     if (!s->arch)
-        return pd_fail(why, PD_ERR_INVALID, "#/model/arch: no network is named");
+        return pd_fail(why, PD_ERR_INVALID, "#/model/arch: must be a network");
     if (s->width < 1 || s->width > 65536 || s->depth < 1 || s->depth > 1024 || s->mlp_width < 1 ||
         s->mlp_width > 1048576)
         return pd_fail(why, PD_ERR_INVALID, "#/model: width %d, depth %d or hidden width %d out of range",
@@ -339,13 +340,13 @@ enum pd_err model_spec_check(const struct model_spec *s, struct pd_why *why)
                        s->width);
     if (s->pixels != MODEL_PIXELS_READY && s->channels > MODEL_PIXEL_CHANNELS)
         return pd_fail(why, PD_ERR_UNSUPPORTED,
-                       "#/data: images of %d channels are not normalised, at most %d", s->channels,
-                       MODEL_PIXEL_CHANNELS);
+                       "#/data: images of %d channels cannot be normalised; at most %d are supported",
+                       s->channels, MODEL_PIXEL_CHANNELS);
     if (!(s->norm_eps > 0))
         return pd_fail(why, PD_ERR_INVALID, "#/norm/eps: must be positive");
     if (!(s->dropout >= 0 && s->dropout < 1) || !(s->drop_path >= 0 && s->drop_path < 1))
         return pd_fail(why, PD_ERR_INVALID,
-                       "#/train/dropout: this and /train/drop_path, %g and %g, are not in [0, 1)", s->dropout,
+                       "#/train/dropout: dropout and drop_path must be in [0, 1), not %g and %g", s->dropout,
                        s->drop_path);
     err = s->arch->check(s, why);
     if (err == PD_OK)
@@ -649,9 +650,10 @@ enum pd_err model_spec_from_meta(const struct data_st *st, struct model_spec *re
         if (!text && fields[i].young)
             continue;
         if (!text)
-            return pd_fail(why, PD_ERR_CORRUPT, "the checkpoint does not say '%s'", fields[i].key);
+            return pd_fail(why, PD_ERR_CORRUPT, "the checkpoint lacks '%s'", fields[i].key);
         if (!read_field(&s, i, text))
-            return pd_fail(why, PD_ERR_CORRUPT, "'%s' is '%.40s'", fields[i].key, text);
+            return pd_fail(why, PD_ERR_CORRUPT, "the checkpoint's '%s' has the invalid value '%.40s'",
+                           fields[i].key, text);
     }
     err = model_spec_check(&s, why);
     if (err == PD_OK)

@@ -171,7 +171,8 @@ enum pd_err model_store_bind(const struct model_store *s, struct pk_exec *exec, 
         while (i < s->m->count && strcmp(s->m->param[i].name, leaf.name))
             i++;
         if (i == s->m->count)
-            return pd_fail(why, PD_ERR_INTERNAL, "the graph's parameter '%s' is not the model's", leaf.name);
+            return pd_fail(why, PD_ERR_INTERNAL, "the graph's parameter '%s' does not belong to the model",
+                           leaf.name);
         err = pk_exec_bind(exec, leaf.name, s->data[i], why);
         if (err != PD_OK)
             return err;

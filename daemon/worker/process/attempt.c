@@ -60,7 +60,7 @@ static enum pd_err begin(int argc, char **argv, bool serving, struct attempt *re
     ret->number = o.attempt;
     ret->rank = o.rank;
     if (!o.socket_path || !ret->dir || o.attempt < 1 || (!serving && o.run < 1))
-        return pd_fail(why, PD_ERR_INVALID, "needed: --socket PATH --dir DIR --run N --attempt N");
+        return pd_fail(why, PD_ERR_INVALID, "required: --socket PATH --dir DIR --run N --attempt N");
     if ((size_t)snprintf(spool, sizeof spool, "%s/spool", ret->dir) >= sizeof spool ||
         (size_t)snprintf(log, sizeof log, "%s/log", ret->dir) >= sizeof log)
         return pd_fail(why, PD_ERR_LIMIT, "the directory's name is too long");
@@ -70,7 +70,7 @@ static enum pd_err begin(int argc, char **argv, bool serving, struct attempt *re
     }
     o.memory_bytes = (size_t)args_int(argc, argv, "--ring-bytes", 0);
     if (!read_token(o.token))
-        return pd_fail(why, PD_ERR_DENIED, "no token came on descriptor %d", WORKER_TOKEN_FD);
+        return pd_fail(why, PD_ERR_DENIED, "no token was received on descriptor %d", WORKER_TOKEN_FD);
     err = link_start(&o, &ret->link, why);
     if (err != PD_OK)
         return err;
@@ -113,7 +113,8 @@ enum pd_err attempt_rendezvous(struct attempt *a, const struct pk_comm_api *comm
     enum pd_err err;
 
     if (comm->id_bytes > LINK_RENDEZVOUS_MAX)
-        return pd_fail(why, PD_ERR_LIMIT, "an id of '%s' has %zu bytes", comm->name, comm->id_bytes);
+        return pd_fail(why, PD_ERR_LIMIT, "the id of '%s' has %zu bytes, which is too long", comm->name,
+                       comm->id_bytes);
     if (a->rank == 0) {
         err = comm->make_id(out, why);
         if (err == PD_OK)
@@ -122,7 +123,7 @@ enum pd_err attempt_rendezvous(struct attempt *a, const struct pk_comm_api *comm
     }
     err = link_rendezvous_wait(a->link, ASSIGN_MS, out, &len, why);
     if (err == PD_OK && len != comm->id_bytes)
-        err = pd_fail(why, PD_ERR_VERSION, "rank 0 sent an id of %zu bytes, '%s' has %zu", len, comm->name,
+        err = pd_fail(why, PD_ERR_VERSION, "rank 0 sent an id of %zu bytes, '%s' needs %zu", len, comm->name,
                       comm->id_bytes);
     return err;
 }

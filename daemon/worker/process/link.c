@@ -162,7 +162,7 @@ enum pd_err link_assigned(struct link *l, int timeout_ms, const struct link_assi
     else if (l->refused)
         err = pd_fail(why, PD_ERR_CLOSED, "polyd refused this worker");
     else
-        err = pd_fail(why, PD_ERR_TIMEOUT, "polyd gave no assignment within %d ms", timeout_ms);
+        err = pd_fail(why, PD_ERR_TIMEOUT, "polyd sent no assignment within %d ms", timeout_ms);
     pthread_mutex_unlock(&l->mutex);
     return err;
 }
@@ -193,9 +193,9 @@ enum pd_err link_rendezvous_wait(struct link *l, int timeout_ms, void *out, size
             *ret_len = l->rendezvous_len;
             err = PD_OK;
         } else if (link_stop_asked(l) != LINK_GO_ON) {
-            err = pd_fail(why, PD_ERR_CANCELLED, "asked to leave before rank 0 was there");
+            err = pd_fail(why, PD_ERR_CANCELLED, "stopped before rank 0 connected");
         } else if (pd_clock_mono_us() > until_us) {
-            err = pd_fail(why, PD_ERR_TIMEOUT, "rank 0 was not heard of within %d ms", timeout_ms);
+            err = pd_fail(why, PD_ERR_TIMEOUT, "rank 0 did not connect within %d ms", timeout_ms);
         } else { /* a stop requested by a signal does not wake a thread */
             link_deadline_after(&soon, 200000);
             pthread_cond_timedwait(&l->changed, &l->mutex, &soon);

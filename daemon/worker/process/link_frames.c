@@ -99,7 +99,8 @@ static void take_infer(struct link *l, uint64_t id, const uint8_t *p, size_t len
     if (!r)
         goto refused;
     if (l->unloading || l->request_count >= REQUESTS_MAX) {
-        err = pd_fail(&why, l->unloading ? PD_ERR_CLOSED : PD_ERR_BUSY, "the model takes no requests now");
+        err = pd_fail(&why, l->unloading ? PD_ERR_CLOSED : PD_ERR_BUSY,
+                      "the model accepts no requests at present");
         goto refused;
     }
     r->payload = malloc(len + 1);

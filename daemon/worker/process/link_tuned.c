@@ -56,7 +56,7 @@ enum pd_err link_tuned_recall(struct link *l, const struct link_tuned *of, int t
     wire_begin(&l->tuned_ask, WIRE_TUNED_ASK, 0, 0);
     put_of(&l->tuned_ask, of);
     if (wire_end(&l->tuned_ask, 0) != PD_OK)
-        err = pd_fail(why, PD_ERR_NOMEM, "no memory to ask for measured choices");
+        err = pd_fail(why, PD_ERR_NOMEM, "no memory to request measured choices");
     link_wake(l);
     while (err == PD_ERR_BUSY) {
         struct timespec soon;
@@ -66,9 +66,9 @@ enum pd_err link_tuned_recall(struct link *l, const struct link_tuned *of, int t
             pd_buf_init(&l->tuned_in, 0);
             err = pd_buf_err(&answer);
         } else if (link_stop_asked(l) != LINK_GO_ON) {
-            err = pd_fail(why, PD_ERR_CANCELLED, "asked to leave before the measured choices were there");
+            err = pd_fail(why, PD_ERR_CANCELLED, "stopped before the measured choices arrived");
         } else if (pd_clock_mono_us() > until_us) {
-            err = pd_fail(why, PD_ERR_TIMEOUT, "polyd did not tell the measured choices within %d ms",
+            err = pd_fail(why, PD_ERR_TIMEOUT, "polyd did not send the measured choices within %d ms",
                           timeout_ms);
         } else { /* a stop requested by a signal does not wake a thread */
             link_deadline_after(&soon, 200000);

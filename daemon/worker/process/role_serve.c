@@ -44,9 +44,9 @@ void role_item_fail(struct role *r, struct item *it, enum pd_err err, const char
 enum pd_err role_unwanted(const struct role *r, const struct item *it, struct pd_why *why)
 {
     if (r->host->cancelled(r->host->ctx, it->req))
-        return pd_fail(why, PD_ERR_CANCELLED, "the client left");
+        return pd_fail(why, PD_ERR_CANCELLED, "the client disconnected");
     if (it->req->deadline_us && pd_clock_mono_us() >= it->req->deadline_us)
-        return pd_fail(why, PD_ERR_TIMEOUT, "the deadline passed while the answer was made");
+        return pd_fail(why, PD_ERR_TIMEOUT, "the deadline passed while the answer was computed");
     return PD_OK;
 }
 
@@ -114,7 +114,7 @@ static void admit(struct role *r, struct serve_request *req)
         return;
     }
     if (!request_known(req->kind)) {
-        err = pd_fail(&why, PD_ERR_INVALID, "unknown kind of request '%.15s'", req->kind);
+        err = pd_fail(&why, PD_ERR_INVALID, "unknown request kind '%.15s'", req->kind);
         goto out;
     }
     if (strcmp(req->kind, r->kind->request) != 0) {
@@ -160,7 +160,7 @@ static void drop_waiting(struct role *r)
 
     while ((it = serve_queue_drop(r->queue, pd_clock_mono_us(), is_gone, r, &late)))
         role_item_fail(r, it, late ? PD_ERR_TIMEOUT : PD_ERR_CANCELLED,
-                       late ? "the deadline passed while the request waited" : "the client left");
+                       late ? "the deadline passed while the request waited" : "the client disconnected");
 }
 
 static void serve_requests(struct role *r)
@@ -229,8 +229,7 @@ enum pd_err serve_run(const struct serve_host *host, struct pd_why *why)
     r.info = serve_info(r.model);
     r.kind = kind_of(r.info);
     if (!r.kind) {
-        err = pd_fail(why, PD_ERR_UNSUPPORTED, "this build answers no requests for a %s",
-                      serve_kind_name(r.info->kind));
+        err = pd_fail(why, PD_ERR_UNSUPPORTED, "this build cannot serve a %s", serve_kind_name(r.info->kind));
         goto out;
     }
     err = serve_signature(r.model, &signature);

@@ -44,7 +44,7 @@ static enum pd_err read_elements(struct role *r, struct item *it, const struct e
         if (left >= sizeof len)
             memcpy(&len, at, sizeof len);
         if (left < sizeof len || len > left - sizeof len)
-            return pd_fail(why, PD_ERR_INVALID, "input '%s': element %lld runs past the end", t->name,
+            return pd_fail(why, PD_ERR_INVALID, "input '%s': element %lld exceeds the input", t->name,
                            (long long)i);
         to = pd_buf_reserve(&it->prepared, e->bytes);
         if (!to)
@@ -56,8 +56,7 @@ static enum pd_err read_elements(struct role *r, struct item *it, const struct e
         left -= sizeof len + len;
     }
     if (left)
-        return pd_fail(why, PD_ERR_INVALID, "input '%s' has %zu bytes behind its last element", t->name,
-                       left);
+        return pd_fail(why, PD_ERR_INVALID, "input '%s' has %zu bytes after its last element", t->name, left);
     it->images = t->shape[0];
     it->sample_bytes = e->bytes;
     return PD_OK;
@@ -75,13 +74,14 @@ static enum pd_err read_ids(struct role *r, struct item *it, struct pd_why *why)
     enum pd_err err = PD_OK;
 
     if (!wide && strcmp(t->dtype, "INT32") != 0)
-        return pd_fail(why, PD_ERR_INVALID, "input 'tokens' is INT32 or INT64, not %s", t->dtype);
+        return pd_fail(why, PD_ERR_INVALID, "input 'tokens' must be INT32 or INT64, not %s", t->dtype);
     if (t->rank != 2 || t->shape[0] < 1 || t->shape[0] > most || t->shape[1] < 1 ||
         (uint64_t)t->shape[1] > t->bytes / size / (uint64_t)t->shape[0] ||
         t->bytes != (size_t)(t->shape[0] * t->shape[1]) * size)
-        return pd_fail(why, PD_ERR_INVALID,
-                       "input 'tokens' must have the shape [n, tokens], 1 <= n <= %lld, with as many numbers",
-                       (long long)most);
+        return pd_fail(
+            why, PD_ERR_INVALID,
+            "input 'tokens' must have the shape [n, tokens], 1 <= n <= %lld, with n x tokens numbers",
+            (long long)most);
     row = calloc((size_t)t->shape[1], sizeof *row);
     if (!row)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for %lld tokens", (long long)t->shape[1]);
@@ -98,7 +98,7 @@ static enum pd_err read_ids(struct role *r, struct item *it, struct pd_why *why)
                 row[k] = narrow;
         }
         err = to ? serve_ids_read(r->model, row, (size_t)t->shape[1], to, &inner)
-                 : pd_fail(&inner, PD_ERR_NOMEM, "no memory for it");
+                 : pd_fail(&inner, PD_ERR_NOMEM, "no memory for a text");
         if (err != PD_OK)
             (void)pd_fail(why, err, "input 'tokens', row %lld: %s", (long long)i, inner.text);
     }
@@ -124,7 +124,7 @@ static enum pd_err read_texts(struct role *r, struct item *it, struct pd_why *wh
     if (req->count != 1 || strcmp(req->tensors[0].name, "text") != 0)
         return pd_fail(why, PD_ERR_INVALID, "this model takes one input, 'text' or 'tokens'");
     if (strcmp(req->tensors[0].dtype, "BYTES") != 0)
-        return pd_fail(why, PD_ERR_INVALID, "input 'text' is BYTES, not %s", req->tensors[0].dtype);
+        return pd_fail(why, PD_ERR_INVALID, "input 'text' must be BYTES, not %s", req->tensors[0].dtype);
     return read_elements(r, it, &e, why);
 }
 
@@ -151,7 +151,7 @@ static enum pd_err read_images(struct role *r, struct item *it, struct pd_why *w
                              why);
     bytes = strcmp(t->dtype, "UINT8") == 0;
     if (!bytes && strcmp(t->dtype, "FP32") != 0)
-        return pd_fail(why, PD_ERR_INVALID, "input 'image' is FP32, UINT8 or BYTES, not %s", t->dtype);
+        return pd_fail(why, PD_ERR_INVALID, "input 'image' must be FP32, UINT8 or BYTES, not %s", t->dtype);
     shape = t->rank == 4 && t->shape[0] >= 1 && t->shape[0] <= (int64_t)ROLE_SERVE_COST;
     for (int i = 0; shape && i < 3; i++)
         shape = t->shape[i + 1] == want[i];
@@ -160,7 +160,7 @@ static enum pd_err read_images(struct role *r, struct item *it, struct pd_why *w
                        "input 'image' must have the shape [n,%lld,%lld,%lld], 1 <= n <= %u",
                        (long long)want[0], (long long)want[1], (long long)want[2], ROLE_SERVE_COST);
     if (t->bytes != (size_t)(t->shape[0] * elements) * (bytes ? 1 : sizeof(float)))
-        return pd_fail(why, PD_ERR_INVALID, "input 'image' holds %zu bytes, which does not fit its shape",
+        return pd_fail(why, PD_ERR_INVALID, "input 'image' has %zu bytes, which do not match its shape",
                        t->bytes);
     it->images = t->shape[0];
     it->sample_bytes = (size_t)elements * (bytes ? 1 : sizeof(float));

@@ -16,14 +16,14 @@ static enum pd_err read_points(struct role *r, struct item *it, struct pd_why *w
     if (req->count != 1 || strcmp(t->name, "points") != 0)
         return pd_fail(why, PD_ERR_INVALID, "this model takes one input, 'points'");
     if (strcmp(t->dtype, "FP32") != 0)
-        return pd_fail(why, PD_ERR_INVALID, "input 'points' is FP32, not %s", t->dtype);
+        return pd_fail(why, PD_ERR_INVALID, "input 'points' must be FP32, not %s", t->dtype);
     if (t->rank != 2 || t->shape[1] != 2 || t->shape[0] < 1 || t->shape[0] > (int64_t)ROLE_SERVE_COST)
         return pd_fail(why, PD_ERR_INVALID,
                        "input 'points' must have the shape [n,2], rows of x and t, 1 <= n <= %u",
                        ROLE_SERVE_COST);
     it->sample_bytes = 2 * sizeof(float);
     if (t->bytes != (size_t)t->shape[0] * it->sample_bytes)
-        return pd_fail(why, PD_ERR_INVALID, "input 'points' holds %zu bytes, which does not fit its shape",
+        return pd_fail(why, PD_ERR_INVALID, "input 'points' has %zu bytes, which do not match its shape",
                        t->bytes);
     it->images = t->shape[0];
     return PD_OK;

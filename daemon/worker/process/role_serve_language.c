@@ -26,10 +26,10 @@ static enum pd_err read_complete(struct role *r, struct item *it, struct pd_why 
         err = pd_buf_err(&it->prompt);
     } else {
         return pd_fail(why, PD_ERR_INVALID,
-                       "tensor 'prompt' is UINT8 bytes or INT32 token ids of its shape's size");
+                       "tensor 'prompt' must be UINT8 bytes or INT32 token ids, as many as its shape states");
     }
     if (err == PD_OK && it->prompt.len / sizeof(int32_t) > (size_t)r->info->positions)
-        return pd_fail(why, PD_ERR_LIMIT, "the prompt has %zu tokens, the model's context holds %lld",
+        return pd_fail(why, PD_ERR_LIMIT, "the prompt has %zu tokens, the model's context %lld",
                        it->prompt.len / sizeof(int32_t), (long long)r->info->positions);
     return err;
 }

@@ -39,7 +39,7 @@ static enum pd_err read_owner(const char *path, struct owner *ret, struct pd_why
     err = pd_file_read(path, 4096, &text, why);
     if (err == PD_OK && (!text.data || sscanf(text.data, "polyd run %lld of store %39s document %64s",
                                               &ret->run, ret->store, ret->document) != 3))
-        err = pd_fail(why, PD_ERR_CONFLICT, "'%s' does not name the run of this folder", path);
+        err = pd_fail(why, PD_ERR_CONFLICT, "'%s' does not contain the run of this folder", path);
     pd_buf_done(&text);
     return err;
 }
@@ -67,7 +67,7 @@ enum pd_err run_folder_claim(const struct link_assign *a, int64_t run, int attem
                            a->run_dir, owner.run, (long long)run);
         if (strcmp(owner.document, document) != 0)
             return pd_fail(why, PD_ERR_CONFLICT,
-                           "the folder '%.200s' belongs to a run %lld of another document (%.8s, not %.8s)",
+                           "the folder '%.200s' belongs to run %lld of another document (%.8s, not %.8s)",
                            a->run_dir, owner.run, owner.document, document);
         return PD_OK;
     }
@@ -77,8 +77,7 @@ enum pd_err run_folder_claim(const struct link_assign *a, int64_t run, int attem
     if (attempt == 1 && has_checkpoints(a->run_dir))
         return pd_fail(
             why, PD_ERR_CONFLICT,
-            "the folder '%.200s' holds checkpoints, but this is the first attempt of run %lld: they "
-            "are another run's",
+            "the folder '%.200s' has checkpoints of another run: this is the first attempt of run %lld",
             a->run_dir, (long long)run);
     len = snprintf(text, sizeof text, "polyd run %lld of store %s document %s\n", (long long)run, a->store,
                    document);

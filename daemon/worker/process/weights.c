@@ -46,7 +46,7 @@ static enum pd_err import(int argc, char **argv, const char *document, struct pd
 
     if (count < 0 || !o.to || !o.file == !o.path)
         return pd_fail(why, PD_ERR_UNSUPPORTED,
-                       "weights import: --to and one of --file and --path are needed");
+                       "weights import: --to and one of --file and --path are required");
     return weights_import(&o, out, why);
 }
 

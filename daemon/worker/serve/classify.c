@@ -201,9 +201,8 @@ static enum pd_err shape_pictures(const struct data_st *st, const char *path, st
            meta_channels(st, "polyd.data.std", 1, spec->channels, spec->std);
     for (int32_t c = 0; c < spec->channels; c++)
         good = good && spec->std[c] > 0;
-    return good
-               ? PD_OK
-               : pd_fail(why, PD_ERR_CORRUPT, "checkpoint '%s' names a mean or deviation that is none", path);
+    return good ? PD_OK
+                : pd_fail(why, PD_ERR_CORRUPT, "checkpoint '%s' has an invalid mean or deviation", path);
 }
 
 static enum pd_err read_pictures(struct serve *s, const struct data_st *st, const char *path,
@@ -248,13 +247,12 @@ static enum pd_err wrong_pixel(const float *pixels, size_t n, int64_t image, str
                            (long long)image);
     for (size_t k = 0; k < n; k++)
         if (pixels[k] < SERVE_PIXEL_LOW || pixels[k] > SERVE_PIXEL_HIGH)
-            return pd_fail(
-                why, PD_ERR_INVALID,
-                "image %lld has a pixel of %g: input 'image' of FP32 is on the scale 0..1, not 0..255 "
-                "and not normalised (the model subtracts mean and divides by deviation itself); send "
-                "0..255 as UINT8",
-                (long long)image, (double)pixels[k]);
-    return pd_fail(why, PD_ERR_INTERNAL, "image %lld was found wrong and is not", (long long)image);
+            return pd_fail(why, PD_ERR_INVALID,
+                           "image %lld has a pixel of %g: an FP32 'image' has values in 0..1, neither 0..255 "
+                           "nor normalised (the model subtracts the mean and divides by the deviation "
+                           "itself); send 0..255 as UINT8",
+                           (long long)image, (double)pixels[k]);
+    return pd_fail(why, PD_ERR_INTERNAL, "image %lld was rejected without a reason", (long long)image);
 }
 
 /* On the scale 0..1. */

@@ -73,7 +73,7 @@ static size_t positions_of(const struct serve *s)
 
 static enum pd_err too_many(const struct serve *s, size_t count, struct pd_why *why)
 {
-    return pd_fail(why, PD_ERR_INVALID, "%zu tokens, and the model has %zu positions%s", count,
+    return pd_fail(why, PD_ERR_INVALID, "the text has %zu tokens, the model %zu positions%s", count,
                    positions_of(s), model_spec(s->model)->pairs ? " for each text" : "");
 }
 
@@ -107,7 +107,7 @@ enum pd_err serve_text_read(const struct serve *s, const void *text, size_t len,
 
     if (pairs && !tab)
         return pd_fail(why, PD_ERR_INVALID,
-                       "the model reads two texts with a tab between them; there is no tab");
+                       "the model reads two texts separated by a tab; the text has no tab");
     memset(to, 0, serve_text_ints(s) * sizeof *to);
     err = put_tokens(s, text, first, to + 1, &to[0], why);
     return err == PD_OK && tab
@@ -122,12 +122,13 @@ enum pd_err serve_ids_read(const struct serve *s, const int64_t *ids, size_t cou
     const int32_t known = model_text_ids(model_spec(s->model));
 
     if (count % parts)
-        return pd_fail(why, PD_ERR_INVALID, "%zu tokens are no two texts of the same length", count);
+        return pd_fail(why, PD_ERR_INVALID, "%zu tokens cannot be divided into two texts of equal length",
+                       count);
     if (each > most)
         return too_many(s, each, why);
     for (size_t i = 0; i < count; i++)
         if (ids[i] < 0 || ids[i] >= known)
-            return pd_fail(why, PD_ERR_INVALID, "id %lld is beyond the vocabulary, whose ids are 0 to %d",
+            return pd_fail(why, PD_ERR_INVALID, "id %lld is not in the vocabulary, whose ids are 0 to %d",
                            (long long)ids[i], known - 1);
     memset(to, 0, serve_text_ints(s) * sizeof *to);
     to[0] = (int32_t)each;

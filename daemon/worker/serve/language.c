@@ -247,7 +247,7 @@ enum pd_err serve_chunk_read(struct serve *s, int32_t slot, const int32_t *token
             b = x;
     }
     if (!b)
-        return pd_fail(why, PD_ERR_INTERNAL, "no chunk fits position %d", position);
+        return pd_fail(why, PD_ERR_INTERNAL, "no chunk size fits position %d", position);
     count = left < b->size ? left : b->size;
     for (int32_t i = 0; i < b->size; i++) {
         rows->token[i] = i < count ? tokens[i] : 0;
@@ -417,7 +417,7 @@ static enum pd_err choose_memory(struct serve *s, const struct model_spec *spec,
     if (s->memory_kind == SERVE_MEMORY_STATE && !can)
         return pd_fail(
             why, PD_ERR_UNSUPPORTED,
-            "serve.decode state is for attention of x and x^2 without a bias; this model has another");
+            "serve.decode state requires attention x or x^2 without a bias, which this model does not have");
     s->state = s->memory_kind == SERVE_MEMORY_STATE ||
                (s->memory_kind == SERVE_MEMORY_AUTO && can && features < 2 * (int64_t)s->cache_length);
     s->slabs = s->state ? spec->depth : 2 * spec->depth;

@@ -493,7 +493,7 @@ static enum pd_err read_object(const char *json, size_t len, const struct member
             size_t n = read_string(&r, name, sizeof name - 1), i;
 
             if (r.bad)
-                return pd_fail(why, PD_ERR_CORRUPT, "the parameters hold %s", r.bad);
+                return pd_fail(why, PD_ERR_CORRUPT, "the parameters contain %s", r.bad);
             name[n] = 0;
             if (!take(&r, ':'))
                 return pd_fail(why, PD_ERR_CORRUPT, "parameter '%s' has no value", name);
@@ -512,7 +512,7 @@ static enum pd_err read_object(const char *json, size_t len, const struct member
             return pd_fail(why, PD_ERR_CORRUPT, "the parameters lack ',' or '}'");
     }
     if (peek(&r) || r.at != r.end)
-        return pd_fail(why, PD_ERR_CORRUPT, "something follows the parameters");
+        return pd_fail(why, PD_ERR_CORRUPT, "the parameters are followed by further text");
     return PD_OK;
 }
 

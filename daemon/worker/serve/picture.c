@@ -77,21 +77,21 @@ enum pd_err serve_picture_read(const struct serve *s, const void *bytes, size_t 
 
     if (!serve_pictures(s))
         return pd_fail(why, PD_ERR_UNSUPPORTED,
-                       "this model reads no pictures: it has neither 1 nor 3 channels");
+                       "this model cannot read pictures: it has neither 1 nor 3 channels");
     if (!is_picture(bytes, len)) {
         err = from_base64(bytes, len, &decoded, &len, why);
         if (err != PD_OK)
             return err;
         if (!is_picture(decoded, len)) {
-            err = pd_fail(why, PD_ERR_INVALID, "neither JPEG nor PNG, nor base64 of one");
+            err = pd_fail(why, PD_ERR_INVALID, "the data are neither JPEG or PNG nor base64 of one");
             goto out;
         }
         bytes = decoded;
     }
     err = data_image_size(bytes, len, &height, &width, &inner);
     if (err == PD_OK && (int64_t)height * width > SERVE_PIXELS_MAX)
-        err = pd_fail(&inner, PD_ERR_LIMIT, "%d x %d pixels; %d million are looked at", width, height,
-                      SERVE_PIXELS_MAX / 1000000);
+        err = pd_fail(&inner, PD_ERR_LIMIT, "the picture has %d x %d pixels; at most %d million are read",
+                      width, height, SERVE_PIXELS_MAX / 1000000);
     if (err == PD_OK)
         err = data_image_read_eval(bytes, len, &s->fit, to, &inner);
     /* Whatever is wrong with it came from the client. */

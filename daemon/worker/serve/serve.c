@@ -39,8 +39,8 @@ enum pd_err serve_fits(struct serve *s, size_t caches, struct pd_why *why)
     if (!s->memory_max || m->most_bytes <= s->memory_max)
         return PD_OK;
     return pd_fail(why, PD_ERR_LIMIT,
-                   "the model needs at least %zu bytes (weights %zu, work %zu, caches %zu), %llu are left of "
-                   "serve.memory_bytes",
+                   "the model needs at least %zu bytes (weights %zu, working memory %zu, caches %zu), of "
+                   "serve.memory_bytes %llu are free",
                    m->most_bytes, m->weights_bytes, m->arena_bytes + m->inputs_bytes, caches,
                    (unsigned long long)s->memory_max);
 }
@@ -78,8 +78,8 @@ static enum pd_err check_job(struct serve *s, const struct serve_options *o, str
         return err;
     if (s->tokenizer && config->data.tokenizer != JOB_TOKENIZER_BYTES &&
         data_tokenizer_kind(s->tokenizer) == DATA_TOKENIZER_BYTES)
-        err = pd_fail(why, PD_ERR_CORRUPT, "#/data/tokenizer is not bytes, but checkpoint '%s' carries none",
-                      o->checkpoint);
+        err = pd_fail(why, PD_ERR_CORRUPT,
+                      "#/data/tokenizer is not bytes, but checkpoint '%s' has no tokenizer", o->checkpoint);
     /* What training cut off is not read either. */
     if (config->data.context > 0 && config->data.context < s->info.positions)
         s->info.positions = config->data.context;

@@ -54,7 +54,7 @@ static enum pd_err check_prompt(const struct serve *s, const int32_t *prompt, si
                                 struct pd_why *why)
 {
     if (count > (size_t)s->info.positions)
-        return pd_fail(why, PD_ERR_LIMIT, "the prompt has %zu tokens, the model's context holds %lld", count,
+        return pd_fail(why, PD_ERR_LIMIT, "the prompt has %zu tokens, the model's context %lld", count,
                        (long long)s->info.positions);
     for (size_t i = 0; i < count; i++) {
         int32_t id;
@@ -78,7 +78,7 @@ enum pd_err serve_stream_open(struct serve *s, const int32_t *prompt, size_t cou
     enum pd_err err;
 
     if (s->info.kind != &serve_kind_language)
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "a classifier completes no text");
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "a classifier cannot complete a text");
     if (count == 0) {
         start = data_tokenizer_start(s->tokenizer);
         prompt = &start;
@@ -266,7 +266,7 @@ static enum pd_err choose(struct serve_stream *t, const float *logits, struct pd
     }
     id = serve_sample(&t->sampler, t->logits, &pick);
     if (id < 0)
-        return pd_fail(why, PD_ERR_INTERNAL, "the model gave logits that are not finite");
+        return pd_fail(why, PD_ERR_INTERNAL, "the model's logits are not finite");
     t->tokens[t->total] = id;
     if (t->seen && t->seen[id] < UINT16_MAX)
         t->seen[id]++;

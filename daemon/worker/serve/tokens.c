@@ -16,7 +16,7 @@ enum pd_err serve_tokenizer_read(struct serve *s, const struct data_st *st, stru
     err = t ? data_tokenizer_load(t->data, (size_t)t->bytes, &s->tokenizer, why)
             : data_tokenizer_bytes_new(&s->tokenizer, why);
     if (err == PD_OK && model_text_ids(spec) < data_tokenizer_vocab(s->tokenizer))
-        err = pd_fail(why, PD_ERR_INVALID, "the model knows %d tokens, its tokenizer (%s) has %d",
+        err = pd_fail(why, PD_ERR_INVALID, "the model has %d tokens, its tokenizer (%s) %d",
                       model_text_ids(spec), data_tokenizer_kind_name(data_tokenizer_kind(s->tokenizer)),
                       data_tokenizer_vocab(s->tokenizer));
     return err;
@@ -34,7 +34,7 @@ enum pd_err serve_tokenize(const struct serve *s, const void *text, size_t len, 
     enum pd_err err;
 
     if (!serve_has_tokens(s))
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "this model reads no text");
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "this model does not read text");
     err = data_tokenizer_encode(s->tokenizer, text, len, true, &ids, why);
     if (err == PD_OK) {
         pd_buf_append(out, ids.items, ids.count * sizeof *ids.items);
@@ -58,7 +58,7 @@ enum pd_err serve_detokenize(const struct serve *s, const int32_t *ids, size_t c
                              struct pd_why *why)
 {
     if (!serve_has_tokens(s))
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "this model has no tokens");
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "this model does not read tokens");
     for (size_t i = 0; i < count; i++) {
         size_t len;
         const char *text = data_tokenizer_token(s->tokenizer, ids[i], &len);

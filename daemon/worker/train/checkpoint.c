@@ -89,7 +89,7 @@ static enum pd_err state_from_meta(const struct data_st *st, struct train_state 
         else if (text)
             numbers[i - STATE_INTS] = strtod(text, &end);
         if (!text || end == text || *end)
-            return pd_fail(why, PD_ERR_CORRUPT, "the checkpoint does not say '%s'", state_keys[i]);
+            return pd_fail(why, PD_ERR_CORRUPT, "the checkpoint lacks '%s'", state_keys[i]);
     }
     *ret = (struct train_state){.step = ints[0],
                                 .applied = ints[1],
@@ -260,7 +260,7 @@ static enum pd_err check_digest(const struct data_st *st, const char *path, stru
         header += (size_t)bytes[i] << 8 * i;
     place = memmem(bytes + 8, header - 8, DIGEST_KEY, strlen(DIGEST_KEY));
     if (!said || strlen(said) != 64 || !place || (size_t)(place - bytes) + strlen(DIGEST_KEY) + 64 > header)
-        return pd_fail(why, PD_ERR_CORRUPT, "'%s' carries no digest of itself", path);
+        return pd_fail(why, PD_ERR_CORRUPT, "'%s' has no digest", path);
     place += strlen(DIGEST_KEY);
     digest_sha256_init(&hash);
     digest_sha256_update(&hash, bytes, (size_t)(place - bytes));
@@ -283,7 +283,7 @@ enum pd_err train_checkpoint_open(const char *path, struct data_st **ret, struct
         return err;
     format = data_st_meta(st, "polyd.format");
     if (!format)
-        err = pd_fail(why, PD_ERR_CORRUPT, "'%s' is no checkpoint of polyd", path);
+        err = pd_fail(why, PD_ERR_CORRUPT, "'%s' is not a checkpoint of polyd", path);
     else if (strcmp(format, FORMAT))
         err = pd_fail(why, PD_ERR_VERSION, "'%s' has format %.20s, this build reads " FORMAT, path, format);
     else

@@ -110,7 +110,7 @@ static enum pd_err feed(struct executable *e, const struct data_tensor *t, int64
     leaf = pk_graph_leaf(e->graph, i);
     count = pk_shape_count(&leaf.shape);
     if ((part + 1) * count > pk_shape_count(&t->shape))
-        return pd_fail(why, PD_ERR_INTERNAL, "input '%s' has %lld elements, part %lld of the batch has less",
+        return pd_fail(why, PD_ERR_INTERNAL, "input '%s' has %lld elements, part %lld of the batch has fewer",
                        t->name, (long long)count, (long long)part);
     from = (const char *)t->data + (size_t)(part * count) * pk_dtype_size(t->dtype);
     if (leaf.dtype == PK_F64 && t->dtype == PK_F32) {

@@ -37,7 +37,7 @@ enum pd_err line_open(const struct session *s, struct model_store *store, struct
 
         err = train_graph_find(&s->setup, uses[i], &graph)
                   ? session_executable(s, &graph, store, point, &l->graph[i], why)
-                  : pd_fail(why, PD_ERR_INTERNAL, "the run has no line to search along");
+                  : pd_fail(why, PD_ERR_INTERNAL, "the optimiser of this run has no line search");
     }
     if (err == PD_OK)
         *ret = l;

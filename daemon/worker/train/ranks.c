@@ -55,7 +55,8 @@ enum pd_err ranks_open(const struct train_ranks *group, int wanted, const struct
     enum pd_err err;
 
     if (count != wanted)
-        return pd_fail(why, PD_ERR_INVALID, "/resources/slots is %d, and %d ranks have come", wanted, count);
+        return pd_fail(why, PD_ERR_INVALID, "/resources/slots is %d, but %d ranks have started", wanted,
+                       count);
     *ret = NULL;
     if (count == 1)
         return PD_OK;

@@ -29,7 +29,7 @@ enum pd_err train_score_open(const struct job_config *c, const char *state_dir, 
     if (strcmp(digest_sha256_hex(bytes, len, hex), e->sha256) != 0) {
         data_st_free(st);
         return pd_fail(why, PD_ERR_CORRUPT,
-                       "the checkpoint of run %s at step %lld is another file: %.12s, not %.12s", e->run,
+                       "the checkpoint of run %s at step %lld has the digest %.12s, not %.12s", e->run,
                        (long long)e->step, hex, e->sha256);
     }
     *ret = st;

@@ -244,11 +244,10 @@ static enum pd_err set_histograms(struct train_setup *s, const struct job_histog
         const enum model_weight w = model_weight_find(h->tensors.items[i]);
 
         if (w == MODEL_WEIGHTS)
-            return pd_fail(
-                why, PD_ERR_INVALID,
-                "#/diagnostics/histograms/tensors: there is no '%.40s'; there are w_q, w_k, w_v, w_o, w_1 "
-                "and w_2",
-                h->tensors.items[i]);
+            return pd_fail(why, PD_ERR_INVALID,
+                           "#/diagnostics/histograms/tensors: unknown weight '%.40s'; the weights are w_q, "
+                           "w_k, w_v, w_o, w_1 and w_2",
+                           h->tensors.items[i]);
         s->histogram_weights |= 1u << w;
     }
     return PD_OK;
@@ -347,8 +346,8 @@ enum pd_err train_setup_init(struct train_setup *s, struct job_config *c, const 
                        PK_COMM_RANKS_MAX);
     if (s->batch % (s->parts * s->ranks))
         return pd_fail(why, PD_ERR_INVALID,
-                       "#/resources/slots: %d ranks do not divide the batch of %d in %lld parts", s->ranks,
-                       s->batch, (long long)s->parts);
+                       "#/resources/slots: %d ranks do not divide each of the %lld parts of a batch of %d",
+                       s->ranks, (long long)s->parts, s->batch);
     s->context = s->info->context;
     set_diagnostics(s, c);
     err = set_histograms(s, &c->diagnostics.histograms, why);
@@ -388,7 +387,7 @@ static enum pd_err check_classes(const struct data_info *d, const struct data_st
 
         if (strlen(d->class_names[i]) != len || memcmp(d->class_names[i], at, len) != 0)
             return pd_fail(why, PD_ERR_INVALID,
-                           "#/data/path: its class %d is '%.80s', that of the checkpoint '%.*s'", i,
+                           "#/data/path: class %d is '%.80s', but '%.*s' in the checkpoint", i,
                            d->class_names[i], (int)(len < 80 ? len : 80), at);
         at += len + (at[len] == '\n');
     }
@@ -407,9 +406,8 @@ static enum pd_err check_tokenizer(const struct data_tokenizer *t, const struct 
         err = data_tokenizer_save(t, &own, why);
     if (err == PD_OK &&
         (own.len != (has ? has->bytes : 0) || (has && memcmp(has->data, own.data, own.len) != 0)))
-        err =
-            pd_fail(why, PD_ERR_INVALID,
-                    "#/data/tokenizer: of this text it is another than the checkpoint's: other words or ids");
+        err = pd_fail(why, PD_ERR_INVALID,
+                      "#/data/tokenizer: the tokenizer made from this text differs from the checkpoint's");
     pd_buf_done(&own);
     return err;
 }
@@ -424,7 +422,7 @@ static enum pd_err check_fits(const struct data_info *d, const struct data_st *s
         return err;
     if (d->channels != spec.channels)
         return pd_fail(why, PD_ERR_INVALID,
-                       "#/data/dataset: its pictures have %d channels, the checkpoint reads %d", d->channels,
+                       "#/data/dataset: the pictures have %d channels, the checkpoint reads %d", d->channels,
                        spec.channels);
     if (d->classes != spec.classes)
         return pd_fail(why, PD_ERR_INVALID, "#/data/dataset: it has %d classes, the checkpoint %d",

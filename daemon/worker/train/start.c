@@ -30,7 +30,7 @@ enum pd_err start_open(const struct session *s, struct data_st **ret, struct pd_
     bytes = data_st_bytes(st, &len);
     if (strcmp(digest_sha256_hex(bytes, len, hex), start->sha256) != 0) {
         data_st_free(st);
-        return pd_fail(why, PD_ERR_CORRUPT, "#/train/start: it is another file: %.12s, not %.12s", hex,
+        return pd_fail(why, PD_ERR_CORRUPT, "#/train/start: the file has the digest %.12s, not %.12s", hex,
                        start->sha256);
     }
     *ret = st;
@@ -51,7 +51,8 @@ static void add_name(struct names *n, const char *name)
 
 static enum pd_err report(const struct session *s, struct names n[3], size_t taken, struct pd_why *why)
 {
-    static const char *const words[] = {"not in the file", "begun anew", "of the file not used"};
+    static const char *const words[] = {"not in the file", "reset to initial values",
+                                        "in the file but not used"};
     const struct job_start *start = &s->config->train.start;
     char fields[200];
     struct pd_buf text;
@@ -90,7 +91,8 @@ static bool fits(const struct model_param *p, const struct data_st_tensor *t, st
     if (pk_shape_equal(&shape, &p->shape))
         return true;
     (void)pd_fail(why, PD_ERR_INVALID,
-                  "#/train/start: '%.80s' is %s, the network needs %s; train.start.reset begins it anew",
+                  "#/train/start: '%.80s' has the shape %s, the network needs %s; list it in "
+                  "train.start.reset to initialise it",
                   t->name, pk_shape_text(&shape, have, sizeof have),
                   pk_shape_text(&p->shape, want, sizeof want));
     return false;
@@ -161,11 +163,11 @@ enum pd_err start_states(const struct session *s, const struct data_st *st, int6
                *before = data_st_meta(st, "polyd.applied_before");
 
     if (!name || !applied)
-        return pd_fail(why, PD_ERR_INVALID,
-                       "#/train/start/optimizer: the file holds no states of an optimiser");
+        return pd_fail(why, PD_ERR_INVALID, "#/train/start/optimizer: the file has no optimiser state");
     if (strcmp(name, own) != 0)
-        return pd_fail(why, PD_ERR_INVALID, "#/train/start/optimizer: the file's is %.40s, this run's is %s",
-                       name, own);
+        return pd_fail(why, PD_ERR_INVALID,
+                       "#/train/start/optimizer: the file has the state of %.40s, this run uses %s", name,
+                       own);
     *ret_applied = strtoll(applied, NULL, 10) + (before ? strtoll(before, NULL, 10) : 0);
     return PD_OK;
 }

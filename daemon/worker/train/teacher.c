@@ -28,8 +28,8 @@ static enum pd_err open_file(struct teacher *t, const struct job_teacher *c, con
                        reason.text);
     bytes = data_st_bytes(t->st, &len);
     if (strcmp(digest_sha256_hex(bytes, len, hex), c->sha256) != 0)
-        return pd_fail(why, PD_ERR_CORRUPT, "%s: the checkpoint of %s is another file: %.12s, not %.12s",
-                       field, c->model, hex, c->sha256);
+        return pd_fail(why, PD_ERR_CORRUPT, "%s: the checkpoint of %s has the digest %.12s, not %.12s", field,
+                       c->model, hex, c->sha256);
     return PD_OK;
 }
 
@@ -58,11 +58,11 @@ static enum pd_err check_pixels(const struct teacher *t, const char *model, cons
     for (int i = 0; i < d->channels && i < 3; i++)
         if (!(fabs(number_at(mean, i) - (double)d->mean[i]) < 1e-6) ||
             !(fabs(number_at(std, i) - (double)d->std[i]) < 1e-6))
-            return pd_fail(why, PD_ERR_INVALID,
-                           "%s: %s reads pixels with means %s and deviations %s, the data have %g and %g in "
-                           "channel %d",
-                           field, model, mean ? mean : "none", std ? std : "none", (double)d->mean[i],
-                           (double)d->std[i], i + 1);
+            return pd_fail(
+                why, PD_ERR_INVALID,
+                "%s: %s reads pixels with means %s and deviations %s, the data have %g and %g in channel %d",
+                field, model, mean ? mean : "none", std ? std : "none", (double)d->mean[i], (double)d->std[i],
+                i + 1);
     return PD_OK;
 }
 
@@ -70,7 +70,7 @@ static enum pd_err check_fits(const struct teacher *t, const char *model, const 
                               const struct data_info *d, const struct task *task, struct pd_why *why)
 {
     if (!task->fits(s))
-        return pd_fail(why, PD_ERR_INVALID, "%s: %s reads text, a teacher of pictures is needed", field,
+        return pd_fail(why, PD_ERR_INVALID, "%s: %s reads text; the teacher must read pictures", field,
                        model);
     if (s->classes != d->classes)
         return pd_fail(why, PD_ERR_INVALID, "%s: %s has %d classes, the data have %d", field, model,

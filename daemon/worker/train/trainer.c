@@ -75,7 +75,7 @@ static enum pd_err find_averages(struct trainer *t, struct pd_why *why)
         snprintf(name, sizeof name, "ema/%s", model_param(setup->model, i)->name);
         t->averages[i] = executable_memory(&t->update, name);
         if (!t->averages[i])
-            return pd_fail(why, PD_ERR_INTERNAL, "no average of '%s'", name);
+            return pd_fail(why, PD_ERR_INTERNAL, "'%s' has no average", name);
     }
     return PD_OK;
 }

@@ -48,7 +48,8 @@ static enum pd_err open_file(struct source *s, size_t i, const char *line, size_
     enum pd_err err;
 
     if (len < digits + 2 || line[digits] != ' ' || len - digits - 1 >= sizeof path)
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "weights average: line %zu is no digest and path", i + 1);
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "weights average: line %zu is not a digest and a path",
+                       i + 1);
     memcpy(path, line + digits + 1, len - digits - 1);
     path[len - digits - 1] = '\0';
     err = train_checkpoint_open(path, &s->st, &s->state, &reason);
@@ -57,8 +58,8 @@ static enum pd_err open_file(struct source *s, size_t i, const char *line, size_
                        reason.text);
     bytes = data_st_bytes(s->st, &size);
     if (strncmp(digest_sha256_hex(bytes, size, hex), line, digits) != 0)
-        return pd_fail(why, PD_ERR_INVALID, "#/average/%zu: the file has changed since it was found: %.12s",
-                       i, hex);
+        return pd_fail(why, PD_ERR_INVALID,
+                       "#/average/%zu: the file has changed since the request: its digest is %.12s", i, hex);
     s->averages = data_st_meta(s->st, "polyd.serve") && !strcmp(data_st_meta(s->st, "polyd.serve"), "ema");
     return PD_OK;
 }
@@ -80,7 +81,7 @@ static enum pd_err open_files(struct average *a, const char *list, struct pd_why
         line = *end ? end + 1 : end;
     }
     if (err == PD_OK && a->count < 2)
-        err = pd_fail(why, PD_ERR_INVALID, "#/average: an average needs two files or more");
+        err = pd_fail(why, PD_ERR_INVALID, "#/average: an average needs at least two files");
     return err;
 }
 
@@ -119,13 +120,13 @@ static enum pd_err compare(const struct average *a, struct pd_why *why)
         if (key) {
             const char *has = data_st_meta(st, key), *wanted = data_st_meta(first, key);
 
-            return pd_fail(
-                why, PD_ERR_INVALID,
-                "#/average/%zu: is of another network: its %.60s is %.80s, that of the first %.80s", i,
-                key + strlen("polyd."), has ? has : "not set", wanted ? wanted : "not set");
+            return pd_fail(why, PD_ERR_INVALID,
+                           "#/average/%zu: has another network: its %.60s is %.80s, %.80s in the first file",
+                           i, key + strlen("polyd."), has ? has : "not set", wanted ? wanted : "not set");
         }
         if (!same_bytes(data_st_find(first, DATA_TOKENIZER_TENSOR), data_st_find(st, DATA_TOKENIZER_TENSOR)))
-            return pd_fail(why, PD_ERR_INVALID, "#/average/%zu: has another tokenizer than the first", i);
+            return pd_fail(why, PD_ERR_INVALID,
+                           "#/average/%zu: its tokenizer differs from that of the first file", i);
     }
     return PD_OK;
 }
@@ -167,14 +168,14 @@ static enum pd_err find_others(struct average *a, const char *name, const struct
         snprintf(own, sizeof own, "%s%.240s", s->averages ? "ema." : "", name);
         from[i] = data_st_find(s->st, own);
         if (!from[i])
-            return pd_fail(why, PD_ERR_INVALID, "#/average/%zu: has no '%.80s', which the first has", i,
-                           name);
+            return pd_fail(why, PD_ERR_INVALID, "#/average/%zu: lacks '%.80s' of the first file", i, name);
         if (from[i]->rank != from[0]->rank ||
             memcmp(from[i]->dim, from[0]->dim, sizeof from[i]->dim[0] * (size_t)from[i]->rank) != 0)
             return pd_fail(why, PD_ERR_INVALID,
-                           "#/average/%zu: its '%.80s' has another shape than the first's", i, name);
+                           "#/average/%zu: the shape of '%.80s' differs from that in the first file", i,
+                           name);
         if (is_float(from[i]) != is_float(from[0]))
-            return pd_fail(why, PD_ERR_INVALID, "#/average/%zu: its '%.80s' is %s, the first's %s", i, name,
+            return pd_fail(why, PD_ERR_INVALID, "#/average/%zu: '%.80s' is %s, %s in the first file", i, name,
                            data_st_dtype_name(from[i]->dtype), data_st_dtype_name(from[0]->dtype));
     }
     return PD_OK;
@@ -192,7 +193,7 @@ static enum pd_err list_tensors(struct average *a, struct pd_why *why)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the table of tensors");
     for (size_t i = 1; i < a->count; i++)
         if (served_count(&a->files[i]) != served_count(first))
-            return pd_fail(why, PD_ERR_INVALID, "#/average/%zu: has %zu tensors, the first has %zu", i,
+            return pd_fail(why, PD_ERR_INVALID, "#/average/%zu: has %zu tensors, the first file %zu", i,
                            served_count(&a->files[i]), served_count(first));
     for (size_t k = 0; k < data_st_count(first->st) && err == PD_OK; k++) {
         const struct data_st_tensor *t = data_st_at(first->st, k);

@@ -116,7 +116,7 @@ static enum pd_err open_tokenizer(struct import *m, struct pd_why *why)
 
     if (own && !o->tokenizer) { /* polyd wrote the file */
         if (own->dtype != DATA_ST_U8 || own->rank != 1)
-            return pd_fail(why, PD_ERR_CORRUPT, "the file's tokenizer is no sequence of bytes");
+            return pd_fail(why, PD_ERR_CORRUPT, "the file's tokenizer is not a sequence of bytes");
         return data_tokenizer_load(own->data, (size_t)own->bytes, &m->tokenizer, why);
     }
     if (!path)
@@ -154,7 +154,7 @@ static enum pd_err describe(struct import *m, struct pd_why *why)
         return data_st_meta(st, "polyd.model.arch")
                    ? model_spec_from_meta(st, &m->spec, why)
                    : pd_fail(why, PD_ERR_INVALID,
-                             "the file does not say what network it is of: give preset or description");
+                             "the file does not describe its network: set preset or description");
     job_report_init(&report);
     err = job_weights_read(text, strlen(text), m->tokenizer_path, &m->declared, &report);
     if (err == PD_ERR_INVALID && report.error_count)
@@ -175,7 +175,7 @@ static enum pd_err describe(struct import *m, struct pd_why *why)
         err = pd_fail(why, PD_ERR_INVALID, "#/mean: has %d numbers, the images have %d channels",
                       m->declared.mean_count, m->spec.channels);
     if (err == PD_OK && m->declared.classes && m->declared.classes != m->spec.classes)
-        err = pd_fail(why, PD_ERR_INVALID, "#/classes: are %lld names, the network has %d classes",
+        err = pd_fail(why, PD_ERR_INVALID, "#/classes: has %lld names, the network has %d classes",
                       (long long)m->declared.classes, m->spec.classes);
     return err;
 }
@@ -309,11 +309,11 @@ static enum pd_err settle_tokenizer(struct import *m, struct pd_why *why)
     if (!m->tokenizer && m->o->bytes)
         return ids >= 256 ? PD_OK
                           : pd_fail(why, PD_ERR_INVALID,
-                                    "#/data/tokenizer: bytes are 256, the network knows %d", ids);
+                                    "#/data/tokenizer: there are 256 bytes, the network has %d tokens", ids);
     if (!m->tokenizer)
         err = data_tokenizer_ids_new(ids, &m->tokenizer, why);
     if (err == PD_OK && data_tokenizer_vocab(m->tokenizer) > ids)
-        err = pd_fail(why, PD_ERR_INVALID, "the tokenizer has %d tokens, the network knows %d",
+        err = pd_fail(why, PD_ERR_INVALID, "the tokenizer has %d tokens, the network %d",
                       data_tokenizer_vocab(m->tokenizer), ids);
     return err == PD_OK ? data_tokenizer_save(m->tokenizer, &m->tokenizer_bytes, why) : err;
 }

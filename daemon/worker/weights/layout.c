@@ -110,7 +110,7 @@ enum pd_err weights_layout(const char *path, const char *document, struct pd_buf
     }
     count = choose(st, tensors);
     if (!count)
-        err = pd_fail(why, PD_ERR_CORRUPT, "'%s' holds no weights", path);
+        err = pd_fail(why, PD_ERR_CORRUPT, "'%s' has no weights", path);
     else
         err = data_st_header(tensors, count, meta, describe(st, document, meta), &header, why);
     if (err != PD_OK)

@@ -488,5 +488,5 @@ function factLink(run, fact) {
 function begunWord(fields, start) {
     const some = (/** @type {string} */ key, /** @type {string} */ word) => (Number(fields[key]) > 0 ? `, ${count(Number(fields[key]))} ${word}` : '');
     return `Begins with ${start.model ? `model ${start.model}` : `run #${start.run}, step ${count(start.step)}`}: ${count(Number(fields.taken))} parameters taken${some('missing', 'not in the file')}${
-        some('reset', 'begun anew')}${some('unused', 'of the file not used')}${start.optimizer ? ', with the states of its optimiser' : ''}`;
+        some('reset', 'reset to initial values')}${some('unused', 'in the file but not used')}${start.optimizer ? ', with the states of its optimiser' : ''}`;
 }

@@ -391,13 +391,13 @@ static enum pd_err check(const struct model_spec *s, struct pd_why *why)
     if (s->conv_kernel < 1 || s->conv_kernel > 1023 || s->conv_kernel % 2 == 0)
         return pd_fail(why, PD_ERR_INVALID, "#/model/conv_kernel: %d is not odd", s->conv_kernel);
     if (s->pinv_iterations < 1 || s->pinv_iterations > 64)
-        return pd_fail(why, PD_ERR_INVALID, "#/model/pinv_iterations: %d is not in 1 to 64",
+        return pd_fail(why, PD_ERR_INVALID, "#/model/pinv_iterations: %d; must be 1 to 64",
                        s->pinv_iterations);
     if (s->pinv_start == MODEL_PINV_GLOBAL_COLSUM && !pk_phi_shifted(a->phi) && s->apply != MODEL_APPLY_F1F3)
         return pd_fail(why, PD_ERR_INVALID,
                        "#/model/pinv_start: global_colsum needs rows of probabilities, as softmax has them");
     if (s->placement != MODEL_S1)
-        return pd_fail(why, PD_ERR_INVALID, "#/norm/placement: a nystrom has S1 alone");
+        return pd_fail(why, PD_ERR_INVALID, "#/norm/placement: a nystrom supports only S1");
     if (!(a->valid_power >= 0) || !isfinite(a->valid_power) ||
         (a->valid_power > 0 && (!pk_phi_power(a->phi) || s->apply == MODEL_APPLY_F1F3)))
         return pd_fail(why, PD_ERR_INVALID,
@@ -407,13 +407,13 @@ static enum pd_err check(const struct model_spec *s, struct pd_why *why)
                        a->qk_norm ? "#/attention/qk_norm" : "#/attention/activation");
     if (a->dropout > 0)
         return pd_fail(why, PD_ERR_INVALID,
-                       "#/attention/dropout: landmark attention has no matrix to drop from");
+                       "#/attention/dropout: landmark attention does not support dropout of its weights");
     if (a->init_logit_std >= 0)
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "#/attention/init_logit_std: not for a nystrom");
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "#/attention/init_logit_std: a nystrom does not support it");
     if (s->apply == MODEL_APPLY_SEPARATE && a->share == MODEL_SHARE_GLOBAL && a->scale == MODEL_SCALE_LEARNED)
-        return pd_fail(
-            why, PD_ERR_INVALID,
-            "#/attention/scale_share: separate factors are of a layer or of its heads, not global");
+        return pd_fail(why, PD_ERR_INVALID,
+                       "#/attention/scale_share: separate scales belong to a layer or to its heads; global "
+                       "is not possible");
     return PD_OK;
 }
 

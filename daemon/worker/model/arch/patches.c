@@ -76,7 +76,8 @@ enum pd_err net_check_images(const struct model_spec *s, struct pd_why *why)
         return pd_fail(why, PD_ERR_INVALID, "#/model: images of %d x %d x %d in %d classes", s->channels,
                        s->image_h, s->image_w, s->classes);
     if (s->patch_h < 1 || s->patch_w < 1 || s->image_h % s->patch_h || s->image_w % s->patch_w)
-        return pd_fail(why, PD_ERR_INVALID, "#/model/patch: %d x %d does not divide %d x %d", s->patch_h,
+        return pd_fail(why, PD_ERR_INVALID,
+                       "#/model/patch: a patch of %d x %d does not divide images of %d x %d", s->patch_h,
                        s->patch_w, s->image_h, s->image_w);
     return PD_OK;
 }

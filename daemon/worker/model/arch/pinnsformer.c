@@ -181,7 +181,7 @@ static struct pk_val forward(struct net *n, struct pk_val points)
 static enum pd_err from_config(const struct job_config *c, struct model_spec *s, struct pd_why *why)
 {
     if (c->model.head_width > INT32_MAX)
-        return pd_fail(why, PD_ERR_LIMIT, "#/model/head_width: beyond 2^31");
+        return pd_fail(why, PD_ERR_LIMIT, "#/model/head_width: exceeds 2^31");
     s->head_width = (int32_t)c->model.head_width;
     return PD_OK;
 }
@@ -189,7 +189,7 @@ static enum pd_err from_config(const struct job_config *c, struct model_spec *s,
 static enum pd_err check(const struct model_spec *s, struct pd_why *why)
 {
     if (s->equation <= DATA_EQUATION_NONE || s->equation >= DATA_EQUATIONS)
-        return pd_fail(why, PD_ERR_INVALID, "#/data/dataset: no equation is named");
+        return pd_fail(why, PD_ERR_INVALID, "#/data/dataset: must be an equation");
     if (s->head_width < 1 || s->head_width > 1048576)
         return pd_fail(why, PD_ERR_INVALID, "#/model/head_width: %d is out of range", s->head_width);
     if (s->context < 1 || s->context > 1024)
@@ -197,10 +197,10 @@ static enum pd_err check(const struct model_spec *s, struct pd_why *why)
     for (int i = 0; i < 2; i++)
         if (s->grid[i] < 2 || s->grid[i] > DATA_GRID_MAX || s->test_grid[i] < 2 ||
             s->test_grid[i] > DATA_GRID_MAX)
-            return pd_fail(why, PD_ERR_INVALID, "#/data/pde: grids have 2 to %d points an axis",
+            return pd_fail(why, PD_ERR_INVALID, "#/data/pde: a grid has 2 to %d points along each axis",
                            DATA_GRID_MAX);
     if (!s->bias)
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "#/model/bias: a pinnsformer has biases");
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "#/model/bias: a pinnsformer always has biases");
     if (s->mixed)
         return pd_fail(why, PD_ERR_UNSUPPORTED,
                        "#/train/precision: derivatives of a solution need fp32 or fp64");

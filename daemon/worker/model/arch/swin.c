@@ -319,7 +319,7 @@ static enum pd_err check(const struct model_spec *s, struct pd_why *why)
     enum pd_err err = net_check_images(s, why);
 
     if (err == PD_OK && (s->window < 1 || s->window > 64))
-        err = pd_fail(why, PD_ERR_INVALID, "#/model/window: %d is not in 1 to 64", s->window);
+        err = pd_fail(why, PD_ERR_INVALID, "#/model/window: %d; must be 1 to 64", s->window);
     for (int i = 0; err == PD_OK && i < MODEL_STAGES_MAX && s->stage_depth[i]; i++) {
         blocks += s->stage_depth[i];
         err = check_stage(s, i, why);

@@ -431,19 +431,20 @@ static enum pd_err check(const struct model_spec *s, struct pd_why *why)
             s->patch_h, s->patch_w);
     if (s->width % (1 << (stem_layers(s) - 1)))
         return pd_fail(why, PD_ERR_INVALID,
-                       "#/model/width: %d is not divided by %d, as the stem of patch %d needs", s->width,
-                       1 << (stem_layers(s) - 1), s->patch_h);
+                       "#/model/width: %d is not a multiple of %d, which the stem of patch size %d requires",
+                       s->width, 1 << (stem_layers(s) - 1), s->patch_h);
     if (s->placement != MODEL_S1)
-        return pd_fail(why, PD_ERR_INVALID, "#/norm/placement: an xcit has S1 alone");
+        return pd_fail(why, PD_ERR_INVALID, "#/norm/placement: an xcit supports only S1");
     if (s->attention.qk_norm || s->attention.l1_tokens)
         return pd_fail(why, PD_ERR_INVALID, "%s: an xcit has norms of its own on queries and keys",
                        s->attention.qk_norm ? "#/attention/qk_norm" : "#/attention/activation");
     if (s->attention.init_logit_std >= 0)
-        return pd_fail(why, PD_ERR_INVALID,
-                       "#/attention/init_logit_std: an xcit divides queries and keys by their norms");
+        return pd_fail(
+            why, PD_ERR_INVALID,
+            "#/attention/init_logit_std: an xcit normalises queries and keys, so that it has no effect");
     if (s->attention.share == MODEL_SHARE_GLOBAL && s->attention.scale == MODEL_SCALE_LEARNED)
         return pd_fail(why, PD_ERR_INVALID,
-                       "#/attention/scale_share: an xcit has two kinds of attention; layer or head");
+                       "#/attention/scale_share: an xcit has two kinds of attention: use layer or head");
     if (s->class_depth < 1 || s->class_depth > 16 || !(s->layerscale >= 0) || !isfinite(s->layerscale))
         return pd_fail(why, PD_ERR_INVALID, "#/model/layerscale: %g, with %d class layers", s->layerscale,
                        s->class_depth);

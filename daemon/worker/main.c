@@ -1,4 +1,4 @@
-/* polyd-worker: the process that computes. polyd starts it; people rarely do. */
+/* polyd-worker: the process that computes. polyd starts it with a role. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -11,20 +11,20 @@ static const struct {
     int (*main)(int argc, char **argv);
     const char *what;
 } roles[] = {
-    {"train", worker_train_main, "one attempt of a run"},
-    {"serve", worker_serve_main, "one loaded model version"},
+    {"train", worker_train_main, "executes one attempt of a run: training, evaluation or check"},
+    {"serve", worker_serve_main, "serves one loaded version of a model"},
     {"plan", worker_plan_main,
-     "reads a resolved job on standard input and prints the bytes that it needs, by category, as JSON; with "
-     "--roofline the bytes and operations of its steps"},
-    {"data", worker_data_main, "prints what the data roots hold and how each entry can be read, as JSON"},
-    {"weights", worker_weights_main, "reads files of weights for the daemon"},
-    {"info", worker_info_main, "prints the build and the processors as JSON"},
-    {"digit", worker_digit_main, "SEED DIGIT: draws one of the generated digits, as JSON"},
+     "reads a resolved job from standard input and prints the memory that it needs, by category, as JSON; with "
+     "--roofline also the bytes and FLOP of each kernel"},
+    {"data", worker_data_main, "lists the data roots and the data sets that each entry can be read as, as JSON"},
+    {"weights", worker_weights_main, "exports, imports and averages files of weights for the daemon"},
+    {"info", worker_info_main, "prints the build, the processor and the GPUs as JSON"},
+    {"digit", worker_digit_main, "SEED DIGIT: prints one of the generated digits as JSON"},
     {"shim", worker_shim_main,
-     "the parent of an attempt: leads its session, holds its lock, kills what is left"},
+     "the parent of an attempt: leads its session, holds its lock, kills its remaining processes"},
 };
 
-static const char about[] = "started by polyd, one process for each task";
+static const char about[] = "trains, evaluates and serves networks for polyd";
 
 static int usage(FILE *out)
 {
@@ -47,8 +47,9 @@ static int manual(void)
     pd_manual_section(&b, "DESCRIPTION");
     pd_manual_paragraph(
         &b, "polyd-worker computes: it trains, evaluates and serves networks on a processor or a GPU. "
-            "polyd(8) starts it, speaks with it over a socket in the state folder, and starts another "
-            "one if it dies. The roles plan, data, info and digit may be called by hand.");
+            "polyd(8) starts one process for each rank of an attempt and for each loaded model, communicates "
+            "with it over a socket in the state folder, and starts a new one if it dies. The roles plan, data, "
+            "info and digit are also useful on the command line.");
     pd_manual_section(&b, "ROLES");
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
         pd_manual_entry(&b, roles[i].name, roles[i].what);
@@ -57,7 +58,7 @@ static int manual(void)
     pd_manual_entry(&b, "--manual", "print this manual page and exit");
     pd_manual_entry(&b, "--version", "print the version and exit");
     pd_manual_section(&b, "SIGNALS");
-    pd_manual_entry(&b, "SIGTERM", "a training worker writes a checkpoint after the present step and exits");
+    pd_manual_entry(&b, "SIGTERM", "a training worker writes a checkpoint after the current step and exits");
     pd_manual_section(&b, "SEE ALSO");
     pd_manual_paragraph(&b, "polyd(8)");
     ok = pd_buf_err(&b) == PD_OK && fwrite(b.data, 1, b.len, stdout) == b.len;
@@ -67,7 +68,7 @@ static int manual(void)
 
 int main(int argc, char **argv)
 {
-    umask(0077); /* what it writes lies in the state folder */
+    umask(0077); /* files in the state folder are private to polyd's user */
     if (argc < 2)
         return usage(stderr);
     if (!strcmp(argv[1], "--help"))
@@ -81,6 +82,6 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
         if (!strcmp(argv[1], roles[i].name))
             return roles[i].main(argc - 2, argv + 2);
-    fprintf(stderr, "polyd-worker: no role '%s'\n", argv[1]);
+    fprintf(stderr, "polyd-worker: unknown role '%s'\n", argv[1]);
     return usage(stderr);
 }

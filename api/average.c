@@ -60,7 +60,8 @@ static void read_entry(json_t *entry, const char *at, struct job_wanted *w, stru
     {
         snprintf(place, sizeof place, "#%s/%.100s", at, key);
         if (!member_known(key))
-            job_report_error(report, place, "is no member of a checkpoint: run, checkpoint and model are");
+            job_report_error(report, place,
+                             "is not a member of a checkpoint; the members are run, checkpoint and model");
     }
     snprintf(place, sizeof place, "#%s/%s", at, run ? "run" : "model");
     if (run &&

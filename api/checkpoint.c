@@ -159,8 +159,7 @@ static enum pd_err find(struct store *store, const struct job_wanted *wanted, co
     if (!f->path[0])
         job_report_error(report, place, "has its checkpoint outside the state folder");
     else if (wanted->sha256[0] && strcmp(wanted->sha256, f->sha256) != 0)
-        job_report_error(report, digest, "is not that of the checkpoint which is there now, %.12s",
-                         f->sha256);
+        job_report_error(report, digest, "is not the digest of the current checkpoint, %.12s", f->sha256);
     else
         return PD_OK;
     return PD_ERR_INVALID;
@@ -234,8 +233,8 @@ static enum pd_err find_teacher(struct store *store, const struct job_wanted *wa
     else if (!f->document[0])
         job_report_error(report, place, "was registered without a description of its network");
     else if (wanted->sha256[0] && strcmp(wanted->sha256, f->sha256) != 0)
-        job_report_error(report, "#/train/teacher/sha256", "is not that of %s which is there now, %.12s",
-                         f->model, f->sha256);
+        job_report_error(report, "#/train/teacher/sha256", "is not the digest of %s, %.12s", f->model,
+                         f->sha256);
     else
         return PD_OK;
     return PD_ERR_INVALID;

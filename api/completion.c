@@ -142,7 +142,7 @@ static enum pd_err add_prompt(struct api_completion *c, json_t *value, struct pd
     struct api_prompt *p;
 
     if (c->prompts == API_COMPLETION_CHOICES_MAX)
-        return pd_fail(why, PD_ERR_LIMIT, "prompt holds more than %d texts", API_COMPLETION_CHOICES_MAX);
+        return pd_fail(why, PD_ERR_LIMIT, "prompt has more than %d texts", API_COMPLETION_CHOICES_MAX);
     p = &c->prompt[c->prompts++];
     p->offset = c->prompt_bytes.len;
     if (json_is_string(value)) {

@@ -205,13 +205,13 @@ static void request_check(struct api_req *r, const char *method_name, size_t *re
         if (allowed)
             refuse_method(r, method_name, allowed);
         else
-            api_fail(r, API_FAULT_NO_ROUTE, "there is nothing at %.200s", r->path);
+            api_fail(r, API_FAULT_NO_ROUTE, "no resource has the path %.200s", r->path);
         return;
     }
     r->surface = r->route->surface;
     if (r->conn->spare && !r->route->probe) {
         api_fail(r, PD_ERR_BUSY,
-                 "all %d connections are busy (server.max_connections); this one is kept for probes",
+                 "all %d connections are busy (server.max_connections); the last one is reserved for probes",
                  r->api->set.connections);
         return;
     }
@@ -230,7 +230,7 @@ static void request_check(struct api_req *r, const char *method_name, size_t *re
         return;
     }
     if (!r->upload && atomic_load(&r->api->body_bytes) + (size_t)length > BODIES_MAX)
-        api_fail(r, PD_ERR_BUSY, "too many large requests at once");
+        api_fail(r, PD_ERR_BUSY, "too many large requests are in progress");
 }
 
 static void body_append(struct api_req *r, const char *bytes, size_t len)
@@ -251,7 +251,7 @@ static void body_append(struct api_req *r, const char *bytes, size_t len)
     if (r->body.len + len > body_limit(r)) {
         api_fail(r, API_FAULT_BODY_TOO_LARGE, "this path takes at most %zu bytes", body_limit(r));
     } else if (atomic_load(&r->api->body_bytes) + len > BODIES_MAX) {
-        api_fail(r, PD_ERR_BUSY, "too many large requests at once");
+        api_fail(r, PD_ERR_BUSY, "too many large requests are in progress");
     } else {
         pd_buf_append(&r->body, bytes, len);
         if (pd_buf_err(&r->body) != PD_OK)

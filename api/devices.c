@@ -264,8 +264,8 @@ static void device_command(struct api_req *r, bool on)
 
     sup_device_list(api_deps_of(api_of(r))->sup, find_row, &f);
     if (!f.found) {
-        api_fail(r, PD_ERR_NOT_FOUND,
-                 "there is no device '%.80s' (names and ids are those of /api/v1/devices)", f.wanted);
+        api_fail(r, PD_ERR_NOT_FOUND, "there is no device '%.80s'; /api/v1/devices lists names and ids",
+                 f.wanted);
         return;
     }
     snprintf(reason, sizeof reason, "%s", on ? "taken out of service" : "put back into service");

@@ -48,7 +48,8 @@ void api_experiment_list(struct api_req *r)
     p.limit = (int)api_query_int(r, "limit", 1, STORE_PAGE_MAX, 100);
     paged = api_query(r, "cursor", cursor, sizeof cursor);
     if (paged && !api_cursor_read_at(key, "experiments", cursor, &unused, after, sizeof after))
-        api_fail(r, API_FAULT_MALFORMED, "this cursor is not one of this list; begin at the first page");
+        api_fail(r, API_FAULT_MALFORMED,
+                 "the cursor does not belong to this list; start with the first page");
     if (api_failed(r) || !(store = api_reader(r)))
         return;
     pd_buf_init(&p.b, 0);
@@ -82,7 +83,7 @@ bool experiment_answer(struct api_req *r, bool full, struct pd_buf *b)
     if (err == PD_OK)
         err = pd_buf_err(b);
     if (err == PD_ERR_NOT_FOUND)
-        api_fail(r, err, "there is no experiment '%.128s': no job carries this label", name);
+        api_fail(r, err, "there is no experiment '%.128s': no job has this label", name);
     else if (err != PD_OK)
         api_fail_why(r, err, &why);
     return err == PD_OK;

@@ -307,7 +307,7 @@ static enum pd_err point(struct in *in, size_t index, int64_t now_us, struct sto
             if (!which)
                 return pd_fail(in->why, PD_ERR_INVALID, "unknown member '%.60s'", name);
             if (seen & which)
-                return pd_fail(in->why, PD_ERR_CORRUPT, "%s stands there twice", pointer);
+                return pd_fail(in->why, PD_ERR_CORRUPT, "%s occurs twice", pointer);
             seen |= which;
             blanks(in);
             if (which == KEY) {
@@ -451,7 +451,7 @@ enum pd_err api_batch_parse(const char *json, size_t len, int64_t now_us, struct
         err = string(&in, &name, &n);
         if (err == PD_OK) {
             snprintf(pointer, pointer_size, "#/%.60s", name);
-            err = strcmp(name, "points") == 0 ? pd_fail(why, PD_ERR_CORRUPT, "#/points stands there twice")
+            err = strcmp(name, "points") == 0 ? pd_fail(why, PD_ERR_CORRUPT, "#/points occurs twice")
                                               : pd_fail(why, PD_ERR_INVALID, "unknown member '%.60s'", name);
         }
         goto out;

@@ -100,7 +100,8 @@ static bool page_begin(struct api_req *r, const char *kind, int most, int missin
     *ret_limit = (int)api_query_int(r, "limit", 1, most, missing);
     if (api_query(r, "cursor", cursor, sizeof cursor) &&
         !api_cursor_read(api_core_cursor_key(api_core_of(api_of(r))), kind, cursor, ret_after))
-        api_fail(r, API_FAULT_MALFORMED, "this cursor is not one of this list; begin at the first page");
+        api_fail(r, API_FAULT_MALFORMED,
+                 "the cursor does not belong to this list; start with the first page");
     return !api_failed(r);
 }
 

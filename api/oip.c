@@ -199,8 +199,7 @@ static enum pd_err read_input(const json_t *input, uint32_t index, bool binary_b
         const json_t *dim = json_array_get(shape, i);
 
         if (!json_is_integer(dim) || json_integer_value(dim) < 0)
-            return pd_fail(why, PD_ERR_INVALID, "input '%.100s': shape holds something that is not a size",
-                           name);
+            return pd_fail(why, PD_ERR_INVALID, "input '%.100s': shape must be a list of sizes", name);
         t->shape[i] = json_integer_value(dim);
     }
     if (!api_oip_bytes(t->shape, t->rank, 1, &elements) ||
@@ -277,7 +276,7 @@ static enum pd_err read_outputs(const json_t *outputs, struct api_oip_request *q
             return pd_fail(why, PD_ERR_INVALID, "output %zu needs a name of 1 to %d bytes", i, WIRE_NAME_MAX);
         for (uint32_t k = 0; k < q->output_count; k++)
             if (strcmp(q->outputs[k].name, name) == 0)
-                return pd_fail(why, PD_ERR_INVALID, "output '%.100s' is asked for twice", name);
+                return pd_fail(why, PD_ERR_INVALID, "output '%.100s' is requested twice", name);
         if (params && !json_is_object(params))
             return pd_fail(why, PD_ERR_INVALID, "output '%.100s': parameters must be an object", name);
         strcpy(o->name, name);
@@ -440,7 +439,7 @@ enum pd_err api_oip_picture(const char *body, size_t len, struct api_oip_request
     uint8_t *data;
 
     if (len == 0 || len > UINT32_MAX)
-        return pd_fail(why, PD_ERR_INVALID, "the body holds no picture");
+        return pd_fail(why, PD_ERR_INVALID, "the body has no picture");
     q.tensors = calloc(1, sizeof *q.tensors);
     q.data = data = malloc(4 + len);
     if (!q.tensors || !data) {
@@ -546,8 +545,8 @@ static enum pd_err json_data(struct pd_buf *b, const struct wire_tensor *t, cons
         } else {
             if (!json_element(b, d, at))
                 return pd_fail(why, PD_ERR_INTERNAL,
-                               "output '%.100s' holds a NaN or an infinity, which JSON cannot carry: ask for "
-                               "binary data",
+                               "output '%.100s' has a NaN or an infinity, which JSON cannot represent: "
+                               "request binary data",
                                t->name);
             at += d->size;
         }

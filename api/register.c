@@ -473,7 +473,7 @@ static void register_upload(struct api_req *r)
               strcasecmp(digest_hex(upload->sha256, sizeof upload->sha256, hex), s.sha256) != 0) ||
              !digest_header_fits(r, "Content-Digest", upload->sha256) ||
              !digest_header_fits(r, "Repr-Digest", upload->sha256))
-        api_fail(r, PD_ERR_INVALID, "what came has the SHA-256 %s, another than the request says",
+        api_fail(r, PD_ERR_INVALID, "the upload has the SHA-256 %s, which differs from the request's",
                  digest_hex(upload->sha256, sizeof upload->sha256, hex));
     else
         import_weights(r, &s, upload);

@@ -166,7 +166,8 @@ static bool sorted_begin(struct api_req *r, struct run_page *p, const char *kind
     if (!api_failed(r) && api_query(r, "cursor", cursor, sizeof cursor)) {
         if (!api_cursor_read_at(api_core_cursor_key(api_core_of(api_of(r))), kind, cursor, &q->after_id,
                                 p->after, sizeof p->after))
-            api_fail(r, API_FAULT_MALFORMED, "this cursor is not one of this list; begin at the first page");
+            api_fail(r, API_FAULT_MALFORMED,
+                     "the cursor does not belong to this list; start with the first page");
         sort->after = p->after;
     }
     return !api_failed(r);

@@ -371,14 +371,14 @@ static void file_from_dir(struct api_req *r, const char *dir, const char *name)
     snprintf(path, sizeof path, "%s/%s", dir, name);
     if (!realpath(dir, root) || !realpath(path, real) || strncmp(real, root, strlen(root)) != 0 ||
         real[strlen(root)] != '/') {
-        api_fail(r, API_FAULT_NO_ROUTE, "there is nothing at %.200s", api_path(r));
+        api_fail(r, API_FAULT_NO_ROUTE, "no resource has the path %.200s", api_path(r));
         return;
     }
     pd_buf_init(&b, 0);
     err = pd_file_read(real, FILE_MAX, &b, &why);
     if (err != PD_OK) {
         pd_buf_done(&b);
-        api_fail(r, API_FAULT_NO_ROUTE, "there is nothing at %.200s", api_path(r));
+        api_fail(r, API_FAULT_NO_ROUTE, "no resource has the path %.200s", api_path(r));
         return;
     }
     page_headers(r, type);
@@ -401,7 +401,7 @@ void api_asset(struct api_req *r)
     snprintf(path, sizeof path, "/%s", api_param(r, 0));
     asset = web_asset_find(path);
     if (!asset) {
-        api_fail(r, API_FAULT_NO_ROUTE, "there is nothing at %.200s", api_path(r));
+        api_fail(r, API_FAULT_NO_ROUTE, "no resource has the path %.200s", api_path(r));
         return;
     }
     gzip = asset->gzip && api_gzip_accepted(encoding);

@@ -40,7 +40,7 @@ static void read_file(void *ctx, const struct store_blob *blob, const char *path
     if (f->err == PD_OK) {
         f->json = json_loadb(bytes.data, bytes.len, 0, &error);
         if (!json_is_object(f->json))
-            f->err = pd_fail(&f->why, PD_ERR_CORRUPT, "'%s' holds no result of a check", path);
+            f->err = pd_fail(&f->why, PD_ERR_CORRUPT, "'%s' has no result of a check", path);
     }
     pd_buf_done(&bytes);
 }

@@ -91,7 +91,7 @@ void api_tuned_get(struct api_req *r)
     if (err != PD_OK)
         api_fail_why(r, err, &why);
     else if (!t.device[0])
-        api_fail(r, PD_ERR_NOT_FOUND, "no measured choices are kept for '%.127s'", device);
+        api_fail(r, PD_ERR_NOT_FOUND, "no measured choices are stored for '%.127s'", device);
     else if (!api_not_modified(r, t.version)) {
         close_device(&t);
         api_reply_header(r, "ETag", api_etag(t.version, tag));
@@ -131,7 +131,7 @@ void api_tuned_drop(struct api_req *r)
     if (!api_if_match(r, true, &version))
         return;
     if (strlen(device) >= sizeof d->device) {
-        api_fail(r, PD_ERR_NOT_FOUND, "no measured choices are kept for '%.127s'", device);
+        api_fail(r, PD_ERR_NOT_FOUND, "no measured choices are stored for '%.127s'", device);
         return;
     }
     d = (struct drop *)(void *)api_write_begin(r, sizeof *d, false, NULL, drop_answer);

@@ -102,7 +102,7 @@ static void write_piece(struct api_req *r)
         digest_sha256_update(&u->hash, u->piece, u->piece_bytes);
         u->done.bytes += u->piece_bytes;
     } else if (!api_failed(r)) {
-        api_fail(r, err, "the upload cannot be kept: %s", why.text);
+        api_fail(r, err, "the upload cannot be stored: %s", why.text);
     }
     u->written = true;
 }

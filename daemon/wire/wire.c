@@ -406,24 +406,24 @@ enum pd_err wire_get_tensor(const struct wire_field *f, struct wire_tensor *ret,
 
     memset(ret, 0, sizeof *ret);
     if (left < 1 || left - 1 < (n = *p))
-        return pd_fail(why, PD_ERR_CORRUPT, "a tensor on the wire is cut short");
+        return pd_fail(why, PD_ERR_CORRUPT, "a tensor in a frame is truncated");
     memcpy(ret->name, p + 1, n);
     p += 1 + n;
     left -= 1 + n;
     if (left < 1 || left - 1 < (n = *p) || n >= sizeof ret->dtype)
-        return pd_fail(why, PD_ERR_CORRUPT, "a tensor on the wire is cut short");
+        return pd_fail(why, PD_ERR_CORRUPT, "a tensor in a frame is truncated");
     memcpy(ret->dtype, p + 1, n);
     p += 1 + n;
     left -= 1 + n;
     if (left < 4 || get32(p) > WIRE_RANK_MAX || left - 4 < 8 * (size_t)get32(p))
-        return pd_fail(why, PD_ERR_CORRUPT, "a tensor on the wire has a broken shape");
+        return pd_fail(why, PD_ERR_CORRUPT, "a tensor in a frame has an invalid shape");
     ret->rank = get32(p);
     p += 4;
     left -= 4;
     for (uint32_t i = 0; i < ret->rank; i++, p += 8, left -= 8) {
         ret->shape[i] = (int64_t)get64(p);
         if (ret->shape[i] < 0)
-            return pd_fail(why, PD_ERR_CORRUPT, "a tensor on the wire has a negative size");
+            return pd_fail(why, PD_ERR_CORRUPT, "a tensor in a frame has a negative size");
     }
     ret->data = p;
     ret->bytes = left;
@@ -509,9 +509,9 @@ enum pd_err wire_in_next(struct wire_in *in, struct wire_header *ret_head, const
         return PD_ERR_NOT_FOUND;
     at += WIRE_HEADER_BYTES;
     if (pd_crc32c(0, at, head.len) != head.crc)
-        return pd_fail(why, PD_ERR_CORRUPT, "a %s frame fails its checksum", wire_type_name(head.type));
+        return pd_fail(why, PD_ERR_CORRUPT, "a %s frame has a wrong checksum", wire_type_name(head.type));
     if (!wire_valid(at, head.len))
-        return pd_fail(why, PD_ERR_CORRUPT, "a %s frame has broken fields", wire_type_name(head.type));
+        return pd_fail(why, PD_ERR_CORRUPT, "a %s frame has invalid fields", wire_type_name(head.type));
     in->pos += WIRE_HEADER_BYTES + head.len;
     *ret_head = head;
     *ret_payload = at;

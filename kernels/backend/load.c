@@ -23,11 +23,9 @@ static enum pd_err ask_driver(const char *name, struct pd_why *why)
         return PD_OK;
     handle = dlopen(library, RTLD_LAZY | RTLD_LOCAL);
     if (!handle)
-        return pd_fail(
-            why, PD_ERR_UNSUPPORTED,
-            "there is no NVIDIA driver on this machine (%s does not open): jobs run on device 'cpu' "
-            "here",
-            library);
+        return pd_fail(why, PD_ERR_UNSUPPORTED,
+                       "this machine has no NVIDIA driver (%s cannot be opened); jobs run on device 'cpu'",
+                       library);
     /* Not closed: the back end opens it again at once. */
     return PD_OK;
 }
@@ -99,12 +97,11 @@ enum pd_err pk_backend_load(const char *name, enum pk_load purpose, const struct
         }
         file = path;
     } else if (access(file, F_OK) != 0) {
-        return pd_fail(why, PD_ERR_NOT_FOUND, "the plug-in '%s', which the environment names, does not exist",
-                       file);
+        return pd_fail(why, PD_ERR_NOT_FOUND, "the plug-in '%s' set in the environment does not exist", file);
     }
     handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (!handle)
-        return pd_fail(why, PD_ERR_IO, "the back end '%s' does not load: %s", name, dlerror());
+        return pd_fail(why, PD_ERR_IO, "the back end '%s' cannot be loaded: %s", name, dlerror());
     symbol = dlsym(handle, PK_BACKEND_ENTRY);
     if (!symbol) {
         err = pd_fail(why, PD_ERR_IO, "%s is not a back end: it has no %s", file, PK_BACKEND_ENTRY);

@@ -120,7 +120,7 @@ static enum pd_err attach(struct pk_comm *c, const struct id *id, size_t chunk_b
     enum pd_err err = PD_OK;
 
     if (!local_process(id->pid, &start, &state) || start != id->start)
-        return pd_fail(why, PD_ERR_CLOSED, "the process that made the ranks' memory (%d) is gone",
+        return pd_fail(why, PD_ERR_CLOSED, "the process that created the ranks' shared memory (%d) has ended",
                        (int)id->pid);
     snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)id->pid, (int)id->fd);
     fd = open(path, O_RDWR | O_CLOEXEC);
@@ -132,7 +132,7 @@ static enum pd_err attach(struct pk_comm *c, const struct id *id, size_t chunk_b
         goto out;
     }
     if (s->magic != LOCAL_MAGIC || memcmp(s->nonce, id->nonce, sizeof s->nonce) != 0)
-        err = pd_fail(why, PD_ERR_STALE, "the id names no memory of ranks");
+        err = pd_fail(why, PD_ERR_STALE, "the id does not refer to shared memory of ranks");
     if (err == PD_OK && atomic_compare_exchange_strong(&s->state, &none, 1)) {
         s->ranks = c->ranks;
         s->chunk_bytes = chunk_bytes;
@@ -144,12 +144,13 @@ static enum pd_err attach(struct pk_comm *c, const struct id *id, size_t chunk_b
     }
     while (err == PD_OK && atomic_load(&s->state) != 2) {
         if (pd_clock_mono_us() > until_us)
-            err = pd_fail(why, PD_ERR_TIMEOUT, "the ranks' memory was not laid out in time");
+            err = pd_fail(why, PD_ERR_TIMEOUT, "the ranks' shared memory was not initialised in time");
         else
             nap();
     }
     if (err == PD_OK && s->ranks != c->ranks)
-        err = pd_fail(why, PD_ERR_INVALID, "this rank counts %d ranks, another %d", c->ranks, (int)s->ranks);
+        err = pd_fail(why, PD_ERR_INVALID, "this rank expects %d ranks, another rank %d", c->ranks,
+                      (int)s->ranks);
     if (err == PD_OK) {
         size_t total = (size_t)s->total_bytes;
         void *all = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -192,8 +193,8 @@ static enum pd_err local_open(const struct pk_comm_host *host, const struct pk_c
     enum pd_err err;
 
     if (o->ranks < 1 || o->ranks > PK_COMM_RANKS_MAX || o->rank < 0 || o->rank >= o->ranks)
-        return pd_fail(why, PD_ERR_INVALID, "rank %d of %d: there are 1 to %d", o->rank, o->ranks,
-                       PK_COMM_RANKS_MAX);
+        return pd_fail(why, PD_ERR_INVALID, "rank %d of %d; the number of ranks must be 1 to %d", o->rank,
+                       o->ranks, PK_COMM_RANKS_MAX);
     c = calloc(1, sizeof *c);
     if (!c)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a rank");
@@ -210,7 +211,7 @@ static enum pd_err local_open(const struct pk_comm_host *host, const struct pk_c
         goto out;
     me = &c->shared->rank[c->rank];
     if (atomic_load(&me->pid)) {
-        err = pd_fail(why, PD_ERR_EXISTS, "rank %d is open already in another process", c->rank);
+        err = pd_fail(why, PD_ERR_EXISTS, "another process is rank %d already", c->rank);
         munmap(c->shared, c->mapped);
         c->shared = NULL; /* the rank belongs to the other process */
         goto out;
@@ -495,7 +496,7 @@ static enum pd_err broadcast(struct pk_comm *c, void *memory, int64_t count, enu
     if (err != PD_OK)
         return err;
     if (root < 0)
-        return pd_fail(why, PD_ERR_INVALID, "a broadcast needs a root");
+        return pd_fail(why, PD_ERR_INVALID, "a broadcast needs a root rank");
     post(c, KIND_BROADCAST, dtype, root, count);
     if (bytes <= LOCAL_SMALL) {
         if (c->rank == root)

@@ -69,7 +69,7 @@ static enum pd_err make_id(void *out, struct pd_why *why)
 
     memset(&id, 0, sizeof id);
     if (local_api()->id_bytes > sizeof id.local)
-        return pd_fail(why, PD_ERR_LIMIT, "two ids do not fit into one");
+        return pd_fail(why, PD_ERR_LIMIT, "two ids do not fit into the buffer");
     result = ncclGetUniqueId(&id.nccl);
     if (result != ncclSuccess)
         return nccl_fail(why, result, "making an id");
@@ -175,7 +175,7 @@ static enum pd_err settle(struct pk_comm *c, ncclResult_t result, const char *wh
             return pd_fail(why, err, "%s", c->why.text);
         }
         if (pd_clock_mono_us() > until_us) {
-            err = pd_fail(&own, PD_ERR_TIMEOUT, "nccl: %s took too long", what);
+            err = pd_fail(&own, PD_ERR_TIMEOUT, "nccl: %s timed out", what);
             give_up(c, err, own.text, true);
             return pd_fail(why, err, "%s", c->why.text);
         }
@@ -272,7 +272,8 @@ static enum pd_err enter(struct pk_comm *c, int64_t count, enum pk_dtype dtype, 
     enum pd_err err = type_of(dtype, ret, why);
 
     if (err == PD_OK && (count < 0 || root >= c->ranks))
-        err = pd_fail(why, PD_ERR_INVALID, "%lld numbers to rank %d of %d", (long long)count, root, c->ranks);
+        err = pd_fail(why, PD_ERR_INVALID, "cannot send %lld elements to rank %d of %d", (long long)count,
+                      root, c->ranks);
     if (err != PD_OK)
         return err;
     pthread_mutex_lock(&c->lock);
@@ -331,7 +332,7 @@ static enum pd_err broadcast(struct pk_comm *c, void *memory, int64_t count, enu
                              void *stream, struct pd_why *why)
 {
     ncclDataType_t type;
-    enum pd_err err = root < 0 ? pd_fail(why, PD_ERR_INVALID, "a broadcast needs a root")
+    enum pd_err err = root < 0 ? pd_fail(why, PD_ERR_INVALID, "a broadcast needs a root rank")
                                : enter(c, count, dtype, root, &type, why);
 
     return err == PD_OK ? leave(c, ncclBroadcast(memory, memory, (size_t)count, type, root, c->nccl, stream),

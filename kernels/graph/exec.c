@@ -647,7 +647,7 @@ enum pd_err pk_exec_run(struct pk_exec *e, struct pd_why *why)
     enum pd_err err = PD_OK;
 
     if (!e->backend)
-        return pd_fail(why, PD_ERR_CONFLICT, "this plan has no back end to run on");
+        return pd_fail(why, PD_ERR_CONFLICT, "this plan has no back end");
     if (e->stale || e->arena_moved != e->arena->moved) {
         drop_captured(e);
         err = resolve(e, why);
@@ -718,7 +718,7 @@ static enum pd_err readable(struct pk_exec *e, const char *output, size_t bytes,
             return pd_fail(why, PD_ERR_INVALID, "output '%s' has %zu bytes, not %zu", output, have, bytes);
         if (have && (!*ret || !e->backend))
             return pd_fail(why, PD_ERR_CONFLICT,
-                           "output '%s' has not been computed, or another plan has run since", output);
+                           "output '%s' has not been computed, or another plan has overwritten it", output);
         return PD_OK;
     }
     return pd_fail(why, PD_ERR_NOT_FOUND, "the graph has no output '%s'", output);

@@ -356,7 +356,7 @@ test('the list: every label once, by name, paged', async () => {
     for (const query of ['limit=0', 'cursor=x', 'order=newest'])
         assert.equal((await host.get(`/api/v1/experiments?${query}`)).status, 400, query);
     const missing = await host.get('/api/v1/experiments/E99');
-    assert.deepEqual([missing.status, missing.json.detail], [404, "there is no experiment 'E99': no job carries this label"]);
+    assert.deepEqual([missing.status, missing.json.detail], [404, "there is no experiment 'E99': no job has this label"]);
     assert.equal((await host.get('/api/v1/experiments/E99/report')).status, 404);
 });
 

@@ -41,7 +41,7 @@ test('an ended run, a running one and one that waits refuse their own keys, by p
         for (const key of ['loss/val', 'acc/val', 'loss/train', 'attn/fro/1', 'sys/cpu', 'system/gpu.0/power']) {
             const reply = await log(run, point('mine/x', 1), point(key));
             assert.equal(reply.status, 409, `${run} ${key}`);
-            assert.equal(reply.json.detail, `points/1/key: ${key} is written by the run itself; use another prefix: mine/${key}`);
+            assert.equal(reply.json.detail, `points/1/key: the run itself writes ${key}; use another prefix, such as mine/${key}`);
             assert.equal(reply.json.errors[0].pointer, '#/points/1/key');
         }
     /* Nothing of such a batch is kept, and what the worker writes is all that it wrote. */

@@ -80,7 +80,7 @@ test('a document that cannot run is refused with the field', { skip, timeout: 12
         [text('', { dataset: 'text_gen', path: undefined, split: { rule: 'count', train: 16, val: 100 } }), '#/data/split', /the training part of 'text_gen' is shorter than data.context \+ 1/],
         [digits({ batch: 100000 }), '#/train/batch', /the training set has 256 samples, less than one batch of 100000: reduce train.batch/],
         [digits({ schedule: { warmup_steps: 500 } }), '#/train/schedule/warmup_steps', /the warm-up of 500 steps is longer than the run of 8/],
-        [digits({}, { slots: 2 }), '#/resources/slots', /2 cpu slots are asked for, this machine has 1/],
+        [digits({}, { slots: 2 }), '#/resources/slots', /2 cpu slots are requested, this machine has 1/],
     ]) {
         const reply = await host.post('/api/v1/jobs', document);
         assert.equal(reply.status, 422, reply.text);

@@ -267,7 +267,8 @@ static void test_polyd_refuses_a_folder_that_lost_its_database(void **state)
           "cp polyd.db ../kept.db && rm polyd.db",
           f->dir);
     expect_run(f, "--log.level=info", NULL, 78, "polyd.db is missing");
-    expect_run(f, "--log.level=info", NULL, 78, "start once with --init, which moves the old runs aside");
+    expect_run(f, "--log.level=info", NULL, 78,
+               "start once with --init, which moves the old runs to a subfolder");
     shell(": > %s/state/polyd.db", f->dir);
     expect_run(f, "--log.level=info", NULL, 78, "polyd.db is empty");
     shell("cp %s/kept.db %s/state/polyd.db", f->dir); /* put back: it starts as if nothing had been */

@@ -46,7 +46,7 @@ static void test_open_refuses(void **state)
     setenv("POLYD_EMU_DRIVER", "12020", 1);
     expect_refusal(0, PD_ERR_UNSUPPORTED, "supports CUDA 12.2");
     setenv("POLYD_EMU_DRIVER", "0", 1);
-    expect_refusal(0, PD_ERR_UNSUPPORTED, "there is no NVIDIA driver");
+    expect_refusal(0, PD_ERR_UNSUPPORTED, "has no NVIDIA driver");
     unsetenv("POLYD_EMU_DRIVER");
     assert_null(gpu_api()->close(NULL));
 }

@@ -243,7 +243,7 @@ static void test_run_with_a_worker_is_not_its_client_s(void **state)
     assert_true(!a.external && look(f, ids).step == 0);
     assert_int_equal(call(f, beat, &a, &why), PD_ERR_CONFLICT);
     assert_int_equal(call(f, finish, &a, &why), PD_ERR_CONFLICT);
-    assert_non_null(strstr(why.text, "carried out by polyd"));
+    assert_non_null(strstr(why.text, "polyd executes run"));
     assert_int_equal(look(f, ids).state, JOB_RUN_QUEUED);
     a.run = 99;
     assert_int_equal(call(f, finish, &a, &why), PD_ERR_NOT_FOUND);

@@ -348,9 +348,9 @@ static void test_identity_marker_that_is_none_is_refused(void **state)
 
     writer_down(f);
     put(f->dir, "store-id", "polyd store 12345\n");
-    refused(f, "store-id' does not name a database");
+    refused(f, "store-id' does not contain the identity of a database");
     put(f->dir, "store-id", "");
-    refused(f, "store-id' does not name a database");
+    refused(f, "store-id' does not contain the identity of a database");
 }
 
 static void test_identity_init_leaves_a_sound_folder_alone(void **state)

@@ -200,7 +200,7 @@ static void test_retry_queues_the_failed_runs_of_a_sweep_alone(void **state)
     assert_int_equal(look(f, s.runs[0]).attempts, 2);
     end_as(f, s.runs[3], JOB_OUTCOME_SUCCEEDED);
     assert_int_equal(look_job(f, s.job).state, JOB_DONE);
-    expect_refused(f, retry_job, s.job, "is done, none of its runs failed");
+    expect_refused(f, retry_job, s.job, "is done and none of its runs failed");
     expect_sound(f);
 }
 
@@ -245,7 +245,7 @@ static void test_retry_is_refused_where_it_would_change_nothing(void **state)
     assert_int_equal(call(f, submit_sweep, &limited, &why), PD_OK);
     end_after(f, limited.runs[0], 1000);
     expect_refused(f, retry_run, limited.runs[0], "has used up its time limit");
-    expect_refused(f, retry_job, limited.job, "time limits are used up");
+    expect_refused(f, retry_job, limited.job, "used up their time limits");
     expect_sound(f);
 }
 

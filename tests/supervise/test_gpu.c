@@ -256,8 +256,9 @@ static void test_gpu_without_a_driver_its_runs_wait_and_others_go(void **state)
     run = submit(f, "cuda", 1); /* accepted when there was a GPU, say */
     cpu = submit(f, "cpu", 1);
     await(f, cpu, JOB_RUN_RUNNING);
-    await_reason(f, run,
-                 "waiting for a GPU, but this machine has none: NVML does not start: Driver Not Loaded");
+    await_reason(
+        f, run,
+        "waiting for a GPU, but this machine has none: NVML cannot be initialised: Driver Not Loaded");
     cancel(f, cpu);
     cancel(f, run);
 }

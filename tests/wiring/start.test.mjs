@@ -99,7 +99,7 @@ test('/train/start/sha256: a run begins with the very file that was there when i
     await refused({ model: 'nowhere' }, /no model/);
     await refused({ model: 'nowhere', run: '1' }, /either model/);
     await refused({ run: String(run), checkpoint: 'first' }, /best, last, or the step/);
-    await refused({ ...document.train.start, sha256: '0'.repeat(64) }, /is not that of the checkpoint/);
+    await refused({ ...document.train.start, sha256: '0'.repeat(64) }, /is not the digest of the current checkpoint/);
     await refused({}, /either model/);
 });
 

@@ -43,10 +43,10 @@ enum pd_err device_list(int slots, int threads, struct device *ret, int most, in
     char model[128];
 
     if (slots < 1 || slots > most)
-        return pd_fail(why, PD_ERR_INVALID, "%d cpu slots are not possible (1 to %d)", slots, most);
+        return pd_fail(why, PD_ERR_INVALID, "the number of cpu slots is %d; it must be 1 to %d", slots, most);
     if (threads < 0 || threads > THREADS_MAX)
-        return pd_fail(why, PD_ERR_INVALID, "%d threads a slot are not possible (0 to %d)", threads,
-                       THREADS_MAX);
+        return pd_fail(why, PD_ERR_INVALID, "the number of threads per slot is %d; it must be 0 to %d",
+                       threads, THREADS_MAX);
     if (!threads)
         threads = device_cpu_count() / slots;
     if (threads < 1)

@@ -142,7 +142,7 @@ struct nvml *nvml_open(const char *library, struct pd_why *why)
     }
     code = n->init();
     if (code != NVML_CODE_OK) {
-        (void)pd_fail(why, PD_ERR_IO, "NVML does not start: %s", nvml_text(n, code));
+        (void)pd_fail(why, PD_ERR_IO, "NVML cannot be initialised: %s", nvml_text(n, code));
         free(n);
         return NULL;
     }

@@ -52,8 +52,7 @@ static bool is_late(const struct db *d)
 
 static enum pd_err fail_late(struct pd_why *why)
 {
-    return pd_fail(why, PD_ERR_TIMEOUT,
-                   "reading this takes longer than it may (server.read_timeout_ms); ask for less at once");
+    return pd_fail(why, PD_ERR_TIMEOUT, "the read exceeds server.read_timeout_ms; request less at once");
 }
 
 static int on_progress(void *ctx)

@@ -63,7 +63,7 @@ enum pd_err store_identity_marker(const char *state_dir, char out[STORE_UUID_SIZ
             snprintf(out, STORE_UUID_SIZE, "%.*s", (int)strcspn(text.data + begin, " \n"), text.data + begin);
         if (!is_uuid(out)) {
             out[0] = '\0';
-            err = pd_fail(why, PD_ERR_CORRUPT, "'%s' does not name a database", path);
+            err = pd_fail(why, PD_ERR_CORRUPT, "'%s' does not contain the identity of a database", path);
         }
     }
     pd_buf_done(&text);
@@ -169,8 +169,8 @@ static enum pd_err lost(const struct folder *f, struct pd_why *why, const char *
         snprintf(evidence, sizeof evidence, "nothing else");
     return pd_fail(
         why, PD_ERR_CONFLICT,
-        "the database polyd.db %s, but the state folder '%.150s' holds %s: put its own database back, "
-        "or start once with --init, which moves the old runs aside and creates a new store",
+        "the database polyd.db %s, but the state folder '%.150s' has %s: restore its own database, or start "
+        "once with --init, which moves the old runs to a subfolder and creates a new store",
         what, f->dir, evidence);
 }
 
@@ -353,12 +353,12 @@ enum pd_err store_identity_admit(const char *state_dir, bool init, struct pd_why
     if (err == PD_OK)
         err = judge(&f, &own);
     else if (err == PD_ERR_CORRUPT) /* the marker: the sentence names it */
-        err = pd_fail(&own, PD_ERR_CONFLICT,
-                      "'%.200s/" MARKER
-                      "' does not name a database: put it back, or remove it where polyd.db is "
-                      "this folder's, or start once with --init, which moves the old runs aside and creates "
-                      "a new store",
-                      state_dir);
+        err =
+            pd_fail(&own, PD_ERR_CONFLICT,
+                    "'%.200s/" MARKER "' does not contain the identity of a database: restore it, or remove "
+                                      "it if polyd.db belongs to this folder, or start once with --init, "
+                                      "which moves the old runs to a subfolder and creates a new store",
+                    state_dir);
     if (init && err == PD_OK && f.db_there)
         pd_log(PD_LOG_INFO, "store", "init=ignored why=\"this folder has its database\"");
     if (init && err == PD_ERR_CONFLICT) {

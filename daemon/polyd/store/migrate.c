@@ -26,9 +26,10 @@ static enum pd_err read_pragmas(struct db *d, int64_t *ret_version, int64_t *ret
 static enum pd_err check(int64_t version, int64_t application, struct pd_why *why)
 {
     if (version > store_schema_version())
-        return pd_fail(why, PD_ERR_VERSION,
-                       "the database has schema version %lld, this build knows %d: use the newer polyd",
-                       (long long)version, store_schema_version());
+        return pd_fail(
+            why, PD_ERR_VERSION,
+            "the database has schema version %lld, this build supports up to %d: use the newer polyd",
+            (long long)version, store_schema_version());
     if (application != STORE_APPLICATION_ID && (version || application))
         return pd_fail(why, PD_ERR_VERSION, "the database belongs to another program (application id 0x%llx)",
                        (unsigned long long)application);

@@ -307,7 +307,7 @@ enum pd_err store_checkpoint_get(struct store *s, int64_t id,
     if (err == PD_OK)
         err = db_step(&s->db, st, why);
     if (err == PD_ERR_NOT_FOUND)
-        return pd_fail(why, err, "no checkpoint %lld", (long long)id);
+        return pd_fail(why, err, "there is no checkpoint %lld", (long long)id);
     if (err != PD_OK)
         return err;
     read_checkpoint(st, &c);
@@ -430,7 +430,7 @@ enum pd_err store_blob_list(struct store *s, int64_t run_id, const char *key, in
     enum pd_err err;
 
     if (!limit_ok(limit))
-        return pd_fail(why, PD_ERR_INVALID, "a page of %d blobs", limit);
+        return pd_fail(why, PD_ERR_INVALID, "a page cannot have %d blobs", limit);
     err =
         db_bind(&s->db, &st, why,
                 "SELECT " BLOB_COLUMNS
@@ -500,7 +500,7 @@ enum pd_err store_plan_get(struct store *s, const char *plan_digest, struct pd_b
     if (err == PD_OK)
         err = db_step(&s->db, st, why);
     if (err == PD_ERR_NOT_FOUND)
-        return pd_fail(why, err, "no plan is kept for this digest");
+        return pd_fail(why, err, "no plan is stored for this digest");
     if (err != PD_OK)
         return err;
     pd_buf_append(out, db_text(st, 0), (size_t)sqlite3_column_bytes(st, 0));

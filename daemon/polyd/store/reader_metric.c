@@ -422,7 +422,7 @@ enum pd_err store_bucket_list(struct store *s, const struct store_point_query *q
     bool own = false;
 
     if (buckets < 1 || buckets > STORE_BUCKETS_MAX)
-        return pd_fail(why, PD_ERR_INVALID, "a chart has 1 to %d buckets", STORE_BUCKETS_MAX);
+        return pd_fail(why, PD_ERR_INVALID, "a chart must have 1 to %d buckets", STORE_BUCKETS_MAX);
     /* Roll-ups and points must be of one moment. */
     if (sqlite3_get_autocommit(s->db.db)) {
         err = store_begin(s, why);

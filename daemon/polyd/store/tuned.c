@@ -16,9 +16,10 @@ enum pd_err store_tuned_add(struct store_tx *tx, const struct store_tuned *t, bo
     enum pd_err err;
 
     if (!t->device[0] || strlen(t->device) > 127)
-        return pd_fail(why, PD_ERR_INVALID, "a measured choice names no device");
+        return pd_fail(why, PD_ERR_INVALID, "a measured choice has no device");
     if (!key || key > STORE_TUNED_KEY || !t->size || t->size > STORE_TUNED_VALUE)
-        return pd_fail(why, PD_ERR_INVALID, "a measured choice with a key of %zu and a value of %zu bytes",
+        return pd_fail(why, PD_ERR_INVALID,
+                       "a measured choice has a key of %zu and a value of %zu bytes, which is out of range",
                        key, t->size);
     err =
         db_run(tx->db, why,
@@ -65,7 +66,7 @@ enum pd_err store_tuned_drop(struct store_tx *tx, const char *device, int64_t ve
         db_int(tx->db, &count, why, "SELECT count(*) FROM tuned WHERE device = ?1", "t", device);
 
     if (err == PD_OK && !count)
-        return pd_fail(why, PD_ERR_NOT_FOUND, "no measured choices are kept for '%.127s'", device);
+        return pd_fail(why, PD_ERR_NOT_FOUND, "no measured choices are stored for '%.127s'", device);
     if (err == PD_OK)
         err = db_int(tx->db, &have, why, "SELECT max(id) FROM tuned WHERE device = ?1", "t", device);
     if (err == PD_OK && version >= 0 && version != have)

@@ -88,7 +88,7 @@ enum pd_err store_attempt_move(struct store_tx *tx, int64_t run_id, int n, enum 
     held_us = tx->clock_us - sqlite3_column_int64(st, 2);
     held_us = held_us > 0 ? held_us : 0;
     if (!job_attempt_state_parse(db_text(st, 0), &from))
-        err = pd_fail(why, PD_ERR_CORRUPT, "attempt %lld/%d is in no known state", (long long)run_id, n);
+        err = pd_fail(why, PD_ERR_CORRUPT, "attempt %lld/%d is in an unknown state", (long long)run_id, n);
     db_done(st);
     if (err == PD_OK && !job_attempt_move_allowed(from, to))
         err = pd_fail(why, PD_ERR_CONFLICT, "attempt %lld/%d is %s: it cannot become %s", (long long)run_id,
@@ -180,7 +180,7 @@ enum pd_err store_attempt_ack(struct store_tx *tx, int64_t run_id, int n, int64_
     if (seq <= acked)
         return pd_fail(why, PD_ERR_EXISTS, "frame %lld was stored before", (long long)seq);
     if (seq != acked + 1)
-        return pd_fail(why, PD_ERR_CONFLICT, "frame %lld follows %lld: a gap", (long long)seq,
+        return pd_fail(why, PD_ERR_CONFLICT, "frame %lld follows %lld: frames are missing", (long long)seq,
                        (long long)acked);
     return db_run(tx->db, why, "UPDATE attempt SET acked_seq = ?3 WHERE run_id = ?1 AND n = ?2", "iii",
                   run_id, (int64_t)n, seq);

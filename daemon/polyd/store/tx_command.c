@@ -47,12 +47,11 @@ static enum pd_err live_runs(struct store_tx *tx, int64_t job_id, int64_t after,
 
 enum pd_err tx_check_carried_out(const char *what, int64_t id, enum job_kind kind, struct pd_why *why)
 {
-    return job_kind_info(kind)->worker
-               ? PD_OK
-               : pd_fail(
-                     why, PD_ERR_CONFLICT,
-                     "%s %lld is %s: its client carries it out, and polyd can neither pause nor repeat it",
-                     what, (long long)id, job_kind_info(kind)->name);
+    return job_kind_info(kind)->worker ? PD_OK
+                                       : pd_fail(why, PD_ERR_CONFLICT,
+                                                 "%s %lld is %s: an external client executes it, so polyd "
+                                                 "can neither pause nor repeat it",
+                                                 what, (long long)id, job_kind_info(kind)->name);
 }
 
 enum job_command { COMMAND_CANCEL, COMMAND_PAUSE, COMMAND_RESUME };

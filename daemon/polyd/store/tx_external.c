@@ -7,10 +7,9 @@ static enum pd_err external_read(struct store_tx *tx, int64_t run_id, struct tx_
     enum pd_err err = tx_run_read(tx, run_id, ret, why);
 
     if (err == PD_OK && job_kind_info(ret->kind)->worker)
-        err = pd_fail(
-            why, PD_ERR_CONFLICT,
-            "run %lld is carried out by polyd, which knows how it is and when it ends; cancel it to end it",
-            (long long)run_id);
+        err = pd_fail(why, PD_ERR_CONFLICT,
+                      "polyd executes run %lld and determines its state; cancel it to end it",
+                      (long long)run_id);
     return err;
 }
 

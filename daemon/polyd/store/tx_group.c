@@ -50,7 +50,7 @@ enum pd_err store_group_insert(struct store_tx *tx, const char *name, const char
     enum pd_err err = db_int(tx->db, &id, why, "SELECT id FROM run_group WHERE name = ?1", "t", name);
 
     if (err == PD_OK)
-        return pd_fail(why, PD_ERR_EXISTS, "there is a group '%.200s' already", name);
+        return pd_fail(why, PD_ERR_EXISTS, "group '%.200s' exists already", name);
     if (err != PD_ERR_NOT_FOUND)
         return err;
     err = db_run(tx->db, why, "INSERT INTO run_group (name, description, created_us) VALUES (?1, ?2, ?3)",

@@ -133,8 +133,7 @@ enum pd_err tx_job_read(struct store_tx *tx, int64_t id, struct tx_job *ret, str
                            .planned = sqlite3_column_int64(st, 5),
                            .deleted = sqlite3_column_int64(st, 7)};
     if (!job_state_parse(db_text(st, 0), &ret->state) || !job_kind_parse(db_text(st, 6), &ret->kind))
-        err =
-            pd_fail(why, PD_ERR_CORRUPT, "job %lld is in no known state, or of no known kind", (long long)id);
+        err = pd_fail(why, PD_ERR_CORRUPT, "job %lld has an unknown state or kind", (long long)id);
     db_done(st);
     return err;
 }
@@ -319,8 +318,7 @@ enum pd_err tx_run_read(struct store_tx *tx, int64_t id, struct tx_run *ret, str
                            .attempts = sqlite3_column_int(st, 3)};
     if (!job_run_state_parse(db_text(st, 0), &ret->state) || !job_kind_parse(db_text(st, 5), &ret->kind) ||
         (ret->state == JOB_RUN_ENDED && !job_outcome_parse(db_text(st, 4), &ret->outcome)))
-        err =
-            pd_fail(why, PD_ERR_CORRUPT, "run %lld is in no known state, or of no known kind", (long long)id);
+        err = pd_fail(why, PD_ERR_CORRUPT, "run %lld has an unknown state or kind", (long long)id);
     db_done(st);
     return err;
 }
@@ -424,7 +422,7 @@ enum pd_err store_job_next_run(struct store_tx *tx, int64_t job_id, int64_t *ret
     if (err != PD_OK)
         return err;
     if (j.runs >= j.planned || (j.state != JOB_QUEUED && j.state != JOB_RUNNING))
-        return pd_fail(why, PD_ERR_CONFLICT, "job %lld takes no more runs", (long long)job_id);
+        return pd_fail(why, PD_ERR_CONFLICT, "job %lld accepts no further runs", (long long)job_id);
     *ret_n = j.runs;
     *ret_priority = (int)priority;
     return PD_OK;

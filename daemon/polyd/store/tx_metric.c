@@ -499,8 +499,8 @@ enum pd_err store_metric_append(struct store_tx *tx, int64_t run_id, int attempt
                     err = run_keys(tx, run_id, &keys, why);
                 if (err == PD_OK && keys++ >= STORE_RUN_KEYS_MAX)
                     err = pd_fail(why, PD_ERR_LIMIT,
-                                  "run %lld has %d metric keys, the most that it may have: '%s' would be one "
-                                  "more. Use steps, not keys, for values that vary",
+                                  "run %lld has %d metric keys, which is the limit; '%s' would exceed it. "
+                                  "Use steps instead of keys for values that vary",
                                   (long long)run_id, STORE_RUN_KEYS_MAX, p->key);
             }
             if (err != PD_OK)

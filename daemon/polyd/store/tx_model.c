@@ -80,7 +80,7 @@ enum pd_err store_checkpoint_delete(struct store_tx *tx, int64_t id, struct pd_w
         err = db_run(tx->db, why, "UPDATE checkpoint SET deleted_us = ?2 WHERE id = ?1 AND deleted_us = 0",
                      "ii", id, tx->now_us);
     if (err == PD_OK && sqlite3_changes(tx->db->db) != 1)
-        err = pd_fail(why, PD_ERR_NOT_FOUND, "no checkpoint %lld", (long long)id);
+        err = pd_fail(why, PD_ERR_NOT_FOUND, "there is no checkpoint %lld", (long long)id);
     return err;
 }
 
@@ -221,11 +221,12 @@ enum pd_err store_model_register(struct store_tx *tx, const char *model, int64_t
     err = db_int(tx->db, &run_id, why, "SELECT run_id FROM checkpoint WHERE id = ?1 AND deleted_us = 0", "i",
                  checkpoint_id);
     if (err == PD_ERR_NOT_FOUND)
-        return pd_fail(why, err, "no checkpoint %lld", (long long)checkpoint_id);
+        return pd_fail(why, err, "there is no checkpoint %lld", (long long)checkpoint_id);
     if (err == PD_OK)
         err = tx_run_read(tx, run_id, &r, why);
     if (err == PD_OK && r.state != JOB_RUN_ENDED) /* its worker may remove older checkpoints as it goes on */
-        return pd_fail(why, PD_ERR_CONFLICT, "run %lld has not ended: register its checkpoint then",
+        return pd_fail(why, PD_ERR_CONFLICT,
+                       "run %lld has not ended: register its checkpoint after it has ended",
                        (long long)run_id);
     if (err == PD_OK)
         err = tx_version_next(tx, model, &id, &n, why);
@@ -300,7 +301,7 @@ enum pd_err store_model_check(struct store_tx *tx, const char *model, int64_t ve
     if (err == PD_ERR_NOT_FOUND)
         return pd_fail(why, err, "no model '%s'", model);
     if (err == PD_OK && version >= 0 && version != present)
-        return pd_fail(why, PD_ERR_STALE, "model '%s' has changed since", model);
+        return pd_fail(why, PD_ERR_STALE, "model '%s' has changed in the meantime", model);
     return err;
 }
 

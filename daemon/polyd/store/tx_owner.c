@@ -44,7 +44,7 @@ static enum pd_err check_key(struct store_tx *tx, int64_t run_id, const char *ke
     own = there ? attempt > 0 : *config && job_config_writes(*config, key);
     if (err == PD_OK && own)
         err = pd_fail(why, PD_ERR_CONFLICT,
-                      "%.200s is written by the run itself; use another prefix: mine/%.200s", key, key);
+                      "the run itself writes %.200s; use another prefix, such as mine/%.200s", key, key);
     return err;
 }
 

@@ -12,8 +12,7 @@ static enum pd_err check_job(int64_t job_id, const struct tx_job *j, struct pd_w
                        (long long)job_id);
     case JOB_DONE:
         return pd_fail(why, PD_ERR_CONFLICT,
-                       "job %lld is done, none of its runs failed: send its document again to "
-                       "run it anew",
+                       "job %lld is done and none of its runs failed: submit its document again to repeat it",
                        (long long)job_id);
     default:
         return PD_OK;
@@ -30,7 +29,7 @@ static enum pd_err check_time(struct store_tx *tx, int64_t run_id, struct pd_why
 
     if (err == PD_OK && over)
         err = pd_fail(why, PD_ERR_CONFLICT,
-                      "run %lld has used up its time limit: send its document again with a longer one",
+                      "run %lld has used up its time limit: submit its document again with a longer one",
                       (long long)run_id);
     return err;
 }
@@ -77,10 +76,11 @@ enum pd_err store_run_retry(struct store_tx *tx, int64_t run_id, int64_t version
     if (waits)
         return fresh_restarts(tx, run_id, why);
     if (r.state != JOB_RUN_ENDED || r.outcome != JOB_OUTCOME_FAILED)
-        return pd_fail(why, PD_ERR_CONFLICT,
-                       "run %lld is %s: only one that failed, or that waits after a failure, can be retried",
-                       (long long)run_id,
-                       r.state == JOB_RUN_ENDED ? job_outcome_name(r.outcome) : job_run_state_name(r.state));
+        return pd_fail(
+            why, PD_ERR_CONFLICT,
+            "run %lld is %s: only a run that has failed, or that waits after a failure, can be retried",
+            (long long)run_id,
+            r.state == JOB_RUN_ENDED ? job_outcome_name(r.outcome) : job_run_state_name(r.state));
     err = tx_job_read(tx, r.job_id, &j, why);
     if (err == PD_OK)
         err = check_job(r.job_id, &j, why);
@@ -153,10 +153,8 @@ enum pd_err store_job_retry(struct store_tx *tx, int64_t job_id, int64_t version
         err = again_all(tx, job_id, j.state, &count, why);
     if (err == PD_OK && !count && j.state == JOB_FAILED)
         err = pd_fail(why, PD_ERR_CONFLICT,
-                      "no run of job %lld can be retried: those that failed are deleted, or their time "
-                      "limits are used up; "
-                      "send its document again "
-                      "with a longer one",
+                      "no run of job %lld can be retried: the failed runs are deleted or have used up their "
+                      "time limits; submit its document again with a longer one",
                       (long long)job_id);
     return err == PD_OK ? store_event_add(tx, "job.retry", job_id, 0, 0, "{}", NULL, why) : err;
 }

@@ -574,7 +574,7 @@ enum pd_err store_writer_submit(struct store_writer *w, const struct store_work 
     if (w->stopping)
         err = pd_fail(why, PD_ERR_CLOSED, "the store is stopping");
     else if (w->health != PD_OK && !work->keep)
-        err = pd_fail(why, w->health, "the store refuses writes: %s", w->health_why.text);
+        err = pd_fail(why, w->health, "the store cannot write: %s", w->health_why.text);
     else if (l->count >= l->limit) {
         w->stats.busy++;
         err = pd_fail(why, PD_ERR_BUSY, "the store's queue is full");

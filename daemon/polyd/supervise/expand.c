@@ -109,7 +109,7 @@ static enum pd_err chunk_apply(struct store_tx *tx, void *ctx, struct pd_why *wh
     enum pd_err err = store_job_next_run(tx, c->job_id, &next, &priority, why);
 
     if (err == PD_OK && next != c->first)
-        err = pd_fail(why, PD_ERR_CONFLICT, "run %lld was made by another", (long long)c->first);
+        err = pd_fail(why, PD_ERR_CONFLICT, "run %lld exists already", (long long)c->first);
     for (int i = 0; err == PD_OK && i < c->count; i++)
         err = expand_run_insert(tx, job_doc_head(c->job), c->job_id, priority, &c->runs[i], NULL, why);
     return err;

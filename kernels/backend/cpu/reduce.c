@@ -224,7 +224,7 @@ enum pd_err PK_FN(reduce)(struct pk_backend *b, const struct pk_call *c, struct 
     job_scratch(&j, &s);
     if (j.reduced.count == 0) {
         if (j.max && j.kept.count > 0)
-            return pd_fail(why, PD_ERR_INVALID, "the maximum of no elements");
+            return pd_fail(why, PD_ERR_INVALID, "a maximum needs at least one element");
         for (int64_t o = 0; o < j.kept.count; o++)
             j.out[o] = 0;
         return PD_OK;

@@ -52,7 +52,7 @@ static enum pd_err count_devices(int *ret, struct pd_why *why)
     (void)cudaDriverGetVersion(&driver);
     if (error == cudaErrorInsufficientDriver && !driver)
         return pd_fail(why, PD_ERR_UNSUPPORTED,
-                       "there is no NVIDIA driver on this machine (libcuda.so.1 does not open)");
+                       "this machine has no NVIDIA driver (libcuda.so.1 cannot be opened)");
     if (error == cudaErrorInsufficientDriver)
         return pd_fail(why, PD_ERR_UNSUPPORTED,
                        "the NVIDIA driver is too old: it supports CUDA %d.%d and this build needs %d.%d",

@@ -98,7 +98,7 @@ enum pd_err cuda_rtc_version(char *out, size_t size, struct pd_why *why)
     if (err != PD_OK)
         return err;
     if (nvrtc.version(&major, &minor) != 0)
-        return pd_fail(why, PD_ERR_IO, "NVRTC does not tell its version");
+        return pd_fail(why, PD_ERR_IO, "NVRTC does not report its version");
     snprintf(out, size, "%d.%d", major, minor);
     return PD_OK;
 }
@@ -202,7 +202,7 @@ static enum pd_err compile_within(struct job *j, int64_t limit_ms, struct pd_buf
     pthread_attr_destroy(&attr);
     if (failed) {
         job_free(j);
-        return pd_fail(why, PD_ERR_NOMEM, "no thread for NVRTC");
+        return pd_fail(why, PD_ERR_NOMEM, "cannot start a thread for NVRTC");
     }
     pthread_mutex_lock(&j->lock);
     while (!j->done && pthread_cond_timedwait(&j->ended, &j->lock, &until) == 0)
@@ -229,7 +229,7 @@ static enum pd_err arch_of(int sm, char *out, size_t size, bool *ret_ptx, struct
     bool known = false;
 
     if (nvrtc.archs_count(&count) != 0 || count < 1 || !(archs = calloc((size_t)count, sizeof *archs)))
-        return pd_fail(why, PD_ERR_IO, "NVRTC does not tell its architectures");
+        return pd_fail(why, PD_ERR_IO, "NVRTC does not report its architectures");
     if (nvrtc.archs(archs) != 0)
         count = 0;
     for (int k = 0; k < count; k++) {

@@ -157,7 +157,7 @@ static enum pd_err write_blob(struct store_tx *tx, const struct ingest *i, struc
     if (!wire_get_text(i->payload, i->len, WIRE_TAG_JSON, meta, sizeof meta))
         strcpy(meta, "{}");
     if (!wire_find(i->payload, i->len, WIRE_TAG_POINTS, &bytes))
-        return pd_fail(why, PD_ERR_CORRUPT, "a blob without bytes");
+        return pd_fail(why, PD_ERR_CORRUPT, "a blob has no bytes");
     b.bytes = bytes.len;
     digest_sha256_hex(bytes.bytes, bytes.len, sha);
     snprintf(dir, sizeof dir, "%s/blobs/%.2s", workers_state_dir(i->s->workers), sha);

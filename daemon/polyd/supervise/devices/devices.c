@@ -181,7 +181,7 @@ enum pd_err devices_fit(struct devices *ds, const char *device, int slots, int64
     if (!c.total)
         err = pd_fail(why, PD_ERR_LIMIT, "this machine has no %s device", device);
     else if (slots > c.total)
-        err = pd_fail(why, PD_ERR_LIMIT, "%d %s slots are asked for, this machine has %d", slots, device,
+        err = pd_fail(why, PD_ERR_LIMIT, "%d %s slots are requested, this machine has %d", slots, device,
                       c.total);
     else {
         ret->position = ahead + 1;

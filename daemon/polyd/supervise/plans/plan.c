@@ -203,7 +203,7 @@ static void plan_gone(void *self, unsigned events)
     if (p->proc.status == 0) {
         read_back(p->out_fd, &out);
         if (pd_buf_err(&out) != PD_OK || !out.len)
-            err = pd_fail(&why, PD_ERR_INTERNAL, "the worker printed no %s", asks[p->ask].answer);
+            err = pd_fail(&why, PD_ERR_INTERNAL, "the worker returned no %s", asks[p->ask].answer);
         else if (p->digest[0])
             keep(s, p->digest, out.data);
     } else {
@@ -384,7 +384,7 @@ static enum pd_err plan_post(struct plans *s, struct plan *p, struct pd_why *why
         plan_free(p);
         free(pp);
         return stopping ? pd_fail(why, PD_ERR_CLOSED, "polyd is stopping")
-                        : pd_fail(why, PD_ERR_BUSY, "%d plans are waited for already", PLANS_MAX);
+                        : pd_fail(why, PD_ERR_BUSY, "%d plans are in progress already", PLANS_MAX);
     }
     pp->post.fn = plan_begin;
     pp->plan = p;

@@ -303,7 +303,8 @@ static enum pd_err admit(struct serving *s, const struct sup_infer *req, struct 
                              m->state == SUP_MODEL_UNLOADING ? "being unloaded" : "loading");
     if (m->in_flight >= s->o->infer_queue) {
         m->stats.rejected++;
-        return pd_fail(why, PD_ERR_BUSY, "model '%s' has %d requests waiting", req->model, m->in_flight);
+        return pd_fail(why, PD_ERR_BUSY, "the queue of model '%s' is full with %d requests", req->model,
+                       m->in_flight);
     }
     return PD_OK;
 }

@@ -229,8 +229,8 @@ static enum pd_err budget_left(struct serving *s, const struct model *m, int64_t
     if (*ret > 0)
         return PD_OK;
     return pd_fail(why, PD_ERR_LIMIT,
-                   "serve.memory_bytes is %lld, and %d loaded versions take %lld of it: unload one first",
-                   (long long)s->o->serve_memory, models, (long long)used);
+                   "%d loaded versions use %lld of serve.memory_bytes = %lld: unload one first", models,
+                   (long long)used, (long long)s->o->serve_memory);
 }
 
 /* Models share a GPU with each other, and with a run where there is no other: their memory is small compared

@@ -66,7 +66,7 @@ void tuned_ask(struct loop *l, struct conn *c, const uint8_t *p, size_t len)
               : pd_fail(&why, PD_ERR_CORRUPT, "the device is missing");
     wire_put_u32(&out, WIRE_TAG_LAST, 1); /* in any case: it waits */
     if (wire_end(&out, a.at) != PD_OK && err == PD_OK)
-        err = pd_fail(&why, PD_ERR_NOMEM, "no memory for them");
+        err = pd_fail(&why, PD_ERR_NOMEM, "no memory for the records");
     if (err != PD_OK || a.bad)
         pd_log(PD_LOG_WARNING, "supervise", "measured_choices gpu=\"%s\" received=%d ignored=%d why=\"%s\"",
                of.gpu, a.told, a.bad, err == PD_OK ? "no record of ours" : why.text);

@@ -14,10 +14,10 @@
 #define SERVE_DECODE_BATCH                                                                                   \
     16 /* maximum sequences in one decoding graph, the limit of the small matrix products */
 
-/* One planned graph: a classifier's batch size, or how many tokens one call of a language model reads. */
+/* One planned graph: of a classifier's batch size, or of the number of tokens that one call of a language model reads. */
 struct serve_bucket {
     int32_t size;
-    int32_t batch; /* language: sequences side by side */
+    int32_t batch; /* language: concurrent sequences */
     bool every;    /* language: outputs the logits of every token, for scoring a text */
     int32_t picks; /* language: rows of logits */
     struct pk_graph *graph;
@@ -73,7 +73,7 @@ struct serve {
     int32_t heads, cache_length;
     enum serve_memory_kind memory_kind;
     bool state;        /* a constant-size state instead of keys and values */
-    int32_t slabs;     /* two a layer, or one */
+    int32_t slabs;     /* two per layer (keys, values), or one (state) */
     size_t slot_bytes; /* keys (or values, or the state) of one layer of one stream */
     void *slab;        /* back-end memory: the caches of `slots` streams */
     int32_t slots;
@@ -92,25 +92,25 @@ PD_NODISCARD enum pd_err serve_alloc(struct serve *s, size_t bytes, size_t *tota
 /* Checks the memory known so far against memory_max. `caches`: of all streams together. */
 PD_NODISCARD enum pd_err serve_fits(struct serve *s, size_t caches, struct pd_why *why);
 
-/* Plans one bucket of `graph` (taken over, also on failure) and binds parameters. */
+/* Plans one bucket of `graph`, which it takes over even if it fails, and binds parameters. */
 PD_NODISCARD enum pd_err serve_bucket_add(struct serve *s, struct pk_graph *graph, int32_t size,
                                           struct pd_why *why);
 
 /* Functions that differ between serving forms, one file each. */
 struct serve_kind {
-    const char *name; /* in the signature, and where a task names it */
+    const char *name; /* in the signature and in struct task */
     bool narrow;      /* its matrices may be stored in bf16 (serve_options.bf16_weights) */
     /* Adds properties of the data from the checkpoint at `path` to the network's shape. May be NULL. */
     enum pd_err (*shape)(const struct data_st *st, const char *path, struct model_spec *spec,
                          struct pd_why *why);
-    /* Reads its other parts of the checkpoint; the model exists, its memory is not yet allocated. */
+    /* Reads the form's metadata of the checkpoint; the model exists, its memory is not yet allocated. */
     enum pd_err (*read)(struct serve *s, const struct data_st *st, const char *path, struct pd_why *why);
     /* Plans its graphs, allocates their inputs, and runs each once. */
     enum pd_err (*open)(struct serve *s, struct pd_why *why);
     /* Its members of the signature: comma-separated, the first without one. */
     void (*signature)(const struct serve *s, struct pd_buf *out);
-    /* Of classifiers; NULL: it is none. Puts sample i of the part at row `row` of the batch in host memory;
-     * sends `size` rows to the back end, those beyond `used` as padding. */
+    /* Classifiers; NULL for other forms. `put` copies sample i of the part to row `row` of the batch in host memory;
+     * `send` sends `size` rows to the back end, those beyond `used` as padding. */
     enum pd_err (*put)(struct serve *s, const struct serve_samples *part, int64_t i, int64_t row,
                        struct pd_why *why);
     enum pd_err (*send)(struct serve *s, int64_t used, int32_t size, struct pd_why *why);
@@ -123,20 +123,20 @@ struct serve_input {
     const char *name;
     void *memory;
 };
-/* Plans a graph for every batch size from `least` on, samples of `context` tokens (images: 1), binds the inputs,
- * runs each once. */
+/* Plans a graph for every batch size from `least` on and samples of `context` tokens (images: 1), binds the inputs, and
+ * runs each graph once. */
 PD_NODISCARD enum pd_err serve_classes_open(struct serve *s, size_t least, int32_t context,
                                             const struct serve_input *inputs, size_t count,
                                             struct pd_why *why);
-/* Reads the names of the classes, one a line, as training wrote them. */
+/* Reads the class names from the checkpoint, one per line. */
 PD_NODISCARD enum pd_err serve_labels_read(struct serve *s, const struct data_st *st, const char *path,
                                            struct pd_why *why);
-/* "outputs", "classes", "batch_max" and, where there are some, "labels" of the signature. */
+/* Writes "outputs", "classes", "batch_max" and, if the model has class names, "labels" of the signature. */
 void serve_put_classes(const struct serve *s, struct pd_buf *out);
 
 /* ---- tokens.c ---- */
 
-/* The tokenizer that the checkpoint carries, or else bytes; its tokens must be in the model's vocabulary. */
+/* Reads the checkpoint's tokenizer, or makes one of bytes. PD_ERR_INVALID: its tokens exceed the model's vocabulary. */
 PD_NODISCARD enum pd_err serve_tokenizer_read(struct serve *s, const struct data_st *st, struct pd_why *why);
 
 /* ---- language.c ---- */

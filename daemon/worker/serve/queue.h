@@ -26,13 +26,12 @@ void *serve_queue_pop(struct serve_queue *q);
 /* Returns the oldest item without removing it; NULL if empty. */
 void *serve_queue_peek(const struct serve_queue *q);
 
-/* Takes off the oldest item whose deadline is at or before `now_us`, or for which `gone(user, item)` says
- * true (may be NULL); NULL when there is none. Call until NULL. *ret_late (may be NULL): it was the
- * deadline. */
+/* Removes and returns the oldest item whose deadline is at or before `now_us`, or for which `gone(user, item)` (may be
+ * NULL) returns true; NULL if there is none. Call until NULL. *ret_late (may be NULL): the deadline has passed. */
 void *serve_queue_drop(struct serve_queue *q, int64_t now_us, bool (*gone)(void *user, void *item),
                        void *user, bool *ret_late);
 
-/* The nearest deadline, 0 = none waits with one. */
+/* The earliest deadline; 0: no item has one. */
 int64_t serve_queue_next_deadline(const struct serve_queue *q);
 uint32_t serve_queue_count(const struct serve_queue *q);
 uint64_t serve_queue_cost(const struct serve_queue *q);

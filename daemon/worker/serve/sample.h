@@ -13,12 +13,12 @@ struct serve_pick {
     double temperature; /* 0 = argmax */
     double top_p;       /* 0..1, applied after the next two */
     int32_t top_k;      /* number of most likely tokens; 0 = all */
-    double min_p;       /* 0..1: tokens with at least this share of the likeliest one's probability */
+    double min_p;       /* 0..1: tokens with at least this share of the largest probability */
     uint64_t seed;
     uint64_t index; /* of the token in its completion */
 };
 
-/* Scratch for a vocabulary of `count`: 16 bytes a token. */
+/* Scratch memory for a vocabulary of `count` tokens: 16 bytes per token. */
 struct serve_sampler {
     int32_t count;
     float *weight; /* owned */
@@ -35,8 +35,8 @@ int32_t serve_sample(struct serve_sampler *s, const float *logits, const struct 
 /* logsumexp of the logits, in double; NaN if one is NaN. */
 double serve_logsumexp(const float *logits, int32_t count);
 
-/* The `most` likeliest tokens, likeliest first, ties to the smaller id; returns how many (fewer only if
- * the vocabulary is smaller). */
+/* Writes the `most` most likely tokens in descending order, ties by smaller id; returns their number (fewer only if the
+ * vocabulary is smaller). */
 uint32_t serve_top(const float *logits, int32_t count, uint32_t most, int32_t *ret_ids);
 
 /* Uniform in [0, 1) with 53 bits, from (seed, index). */

@@ -16,7 +16,7 @@
 #define SERVE_BATCH_MAX 256u          /* samples in one call of a classifier's graph */
 #define SERVE_TEXTS_MAX 256           /* texts of one request */
 #define SERVE_TEXT_TOKENS_MAX 8192    /* tokens in one call of a graph of texts, unless one text has more */
-#define SERVE_STREAMS_MAX 64u         /* completions decoded side by side */
+#define SERVE_STREAMS_MAX 64u         /* completions decoded concurrently */
 #define SERVE_TOKENS_MAX 65536        /* most tokens of one completion */
 #define SERVE_STOPS_MAX 4u            /* stop strings of one completion */
 #define SERVE_STOP_BYTES_MAX 256u     /* length of one */
@@ -258,10 +258,9 @@ void serve_turns(struct serve *s, struct serve_turn *turns, size_t count);
  * until the next step or close. After a finish the stream can only be closed (a further step is
  * PD_ERR_CONFLICT).
  *
- * A stream's tokens depend on its prompt, sampling and seed alone, never on concurrent streams: a
- * batch gives each of its rows the bits that the row alone would have had. When the context is full, the last
- * half of it is read again as a new prompt and the stream goes on. PD_ERR_INTERNAL: the model gave no finite
- * logits. */
+ * A stream's tokens depend on its prompt, sampling and seed only, never on concurrent streams: the rows of a batch are
+ * bitwise identical to unbatched ones. When the context is full, its last half is read again as a new prompt and the
+ * stream continues. PD_ERR_INTERNAL: the model's logits are not finite. */
 PD_NODISCARD enum pd_err serve_stream_step(struct serve_stream *t, struct serve_piece *ret,
                                            struct pd_why *why);
 

@@ -12,7 +12,7 @@ struct serve_stops {
     char bytes[SERVE_STOPS_MAX][SERVE_STOP_BYTES_MAX];
 };
 
-/* Looks at text[0..len), none of which has been released. True when a whole stop string stands in
- * it: *ret_safe is where the earliest one begins. Else *ret_safe is how many bytes cannot be the beginning
- * of a stop string that is still coming: those may be released. */
+/* Searches text[0..len), of which nothing has been released. True: it contains a complete stop string, and *ret_safe is
+ * the offset of the earliest one. False: *ret_safe is the number of bytes that may be released, because no stop string can
+ * begin in them. */
 bool serve_stops_scan(const struct serve_stops *s, const char *text, size_t len, size_t *ret_safe);

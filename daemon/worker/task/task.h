@@ -36,7 +36,7 @@ struct task_score {
  * weights; all static. */
 struct task_number {
     const char *key[3], *averaged[3];
-    const char *eval, *eval_averaged; /* of a set of data.eval, whose name follows */
+    const char *eval, *eval_averaged; /* prefixes for sets of data.eval; the set's name follows */
 };
 #define TASK_NUMBER(name)                                                                                    \
     {                                                                                                        \
@@ -55,15 +55,14 @@ struct task_step {
     double (*of)(const double *report);
 };
 
-/* Where an evaluation's numbers by position in the context belong: the catalogue's keys without what follows
- * "_at/". */
+/* Keys of an evaluation's metrics by position in the context: prefixes that end in "_at/". */
 struct task_at {
     const char *key[3], *averaged[3]; /* as task_number; NULL: the task has no such numbers */
-    const char *eval, *eval_averaged; /* of a set of data.eval, whose name follows */
+    const char *eval, *eval_averaged; /* prefixes for sets of data.eval; the set's name follows */
 };
 
-/* A matrix that an evaluation stores in addition to its metrics: an output of its graph, (rows, columns),
- * whose samples are one. */
+/* A matrix that an evaluation stores in addition to its metrics: an output (rows, columns) of its graph, for a single
+ * sample. */
 struct task_map {
     const char *key; /* of the blob; static */
     const char *output;
@@ -80,12 +79,12 @@ struct task {
     const char *serves;     /* name of the serving form (daemon/worker/serve) */
     const char *data_kind;  /* "polyd.data.kind" of checkpoints */
     const char *throughput; /* metric key of units per second */
-    /* Of the graphs, fed from the batch's tensors of that name and dtype; the last has no name. */
+    /* Inputs of the graphs, fed from the batch's tensors of that name and dtype; the last has no name. */
     struct {
         const char *name;
         enum pk_dtype dtype;
     } inputs[DATA_TENSORS_MAX + 1];
-    /* Whether a checkpoint of this network was trained for it. */
+    /* Whether networks with this spec are trained for the task. */
     bool (*fits)(const struct model_spec *spec);
     const struct model_loss *loss;
     struct task_step steps[TASK_STEPS_MAX + 1];     /* in addition to loss/train; the last has no key */
@@ -98,13 +97,13 @@ struct task {
     void (*end)(const struct task_score *score, double ret[TASK_NUMBERS_MAX]);
     struct task_number numbers[TASK_NUMBERS_MAX + 1]; /* the last has no key */
 
-    /* Of tasks that predict at each position: the last position, from 1, of each range into which `begin` divides
-     * `context` of them; how many. NULL: none. `end_at` gives a value for each range. */
+    /* For tasks with a prediction at each position: writes the last position, from 1, of each range into which `begin`
+     * divides `context` positions, and returns the number of ranges. NULL: no ranges. `end_at` has a value for each range. */
     size_t (*ranges)(int32_t context, int32_t ret_last[TASK_RANGES_MAX]);
     void (*end_at)(const struct task_score *score, double ret[TASK_RANGES_MAX]);
     struct task_at at;
 
-    /* The last has no key; with `axes` of rows and columns. */
+    /* Stored matrices; the last has no key. `axes` describes their rows and columns. */
     struct task_map maps[TASK_MAPS_MAX + 1];
     void (*axes)(const struct data_info *info, struct task_axis ret[2]);
 };
@@ -113,24 +112,23 @@ struct task {
 TASKS(TASK_EXTERN) /* task_classify, task_language, ... */
 #undef TASK_EXTERN
 
-/* NULL: there is none of that name. */
+/* The task of that name; static. NULL: there is none. */
 const struct task *task_find(const char *name);
-/* The task that a network of this shape was trained for; NULL: not in this build. */
+/* The task of networks with this spec; NULL: not in this build. */
 const struct task *task_of(const struct model_spec *spec);
-/* Which of `numbers` has this key of the validation samples; PD_ERR_INTERNAL where none has. */
+/* The index of the number with this key for validation samples. PD_ERR_INTERNAL: there is none. */
 PD_NODISCARD enum pd_err task_number(const struct task *t, const char *key, size_t *ret, struct pd_why *why);
-/* Whether the set's batches have every input of the task; PD_ERR_UNSUPPORTED names the first that is missing.
- */
+/* Checks that the set's batches have every input of the task. PD_ERR_UNSUPPORTED names the first missing one. */
 PD_NODISCARD enum pd_err task_check(const struct task *t, const struct data_set *set, struct pd_why *why);
 
 /* ---- cross_entropy.c: for tasks whose targets are classes or tokens ---- */
 
 /* Cross-entropy of the logits' rows against the input "target" I32 (rows); DATA_IGNORE does not count. */
 extern const struct model_loss task_cross_entropy;
-/* Its sums, and those of its evaluator: of loss, of counted targets and of correct ones. */
+/* Its sums, and those of its evaluator: loss, counted targets, correct predictions. */
 enum { TASK_LOSS, TASK_COUNT, TASK_CORRECT, TASK_CROSS_ENTROPY_SUMS };
 void task_cross_entropy_begin(struct task_score *score, int32_t context);
-/* Of classes: accuracy of a step, and {loss, accuracy} of an evaluation. */
+/* For tasks with classes: accuracy of a step, and {loss, accuracy} of an evaluation. */
 double task_accuracy_step(const double *report);
 void task_accuracy_end(const struct task_score *score, double ret[TASK_NUMBERS_MAX]);
 /* Throughput is counted in samples. */

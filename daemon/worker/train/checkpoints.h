@@ -15,19 +15,19 @@ PD_NODISCARD enum pd_err checkpoints_open(const struct session *s, struct traine
 /* NULL is fine; returns NULL. */
 struct checkpoints *checkpoints_close(struct checkpoints *c);
 
-/* Sets parameters, averages and optimiser's states: those of rank 0 from the first good one of the
- * checkpoints that the run is to go on from, or else to their initial values; those of other ranks, and
- * *state, to rank 0's. *state holds a fresh state before. */
+/* Sets parameters, averages and optimiser states: on rank 0 from the first usable checkpoint of train_dirs.starts, else to
+ * their initial values; other ranks, and *state, receive those of rank 0. *state is initialised by the caller. */
 PD_NODISCARD enum pd_err checkpoints_begin(struct checkpoints *c, struct train_state *state,
                                            struct pd_why *why);
-/* Removes checkpoints of steps after this one: the run writes them anew. */
+/* Removes checkpoints of later steps, which the run will write again. */
 void checkpoints_forget_later(struct checkpoints *c, int64_t step);
 
-/* Whether one is due after step `step` by its number. */
+/* Whether the document's interval has a checkpoint after step `step`. */
 bool checkpoints_planned(const struct checkpoints *c, int64_t step);
-/* Whether it is time for one, after step `step`: rank 0's answer, on all. One that was asked for is so once. */
+/* Whether a checkpoint is due after step `step`, by interval, time or request (each request counts once); the decision of
+ * rank 0, on all ranks. */
 PD_NODISCARD enum pd_err checkpoints_due(struct checkpoints *c, int64_t step, bool *ret, struct pd_why *why);
-/* The step of the newest that was written or gone on from; -1: none that holds all of its step. */
+/* The step of the newest complete checkpoint that was written or resumed from; -1: none. */
 int64_t checkpoints_saved(const struct checkpoints *c);
 /* Marks the newest checkpoint as incomplete: its step has new state. */
 void checkpoints_outdate(struct checkpoints *c);
@@ -45,5 +45,5 @@ PD_NODISCARD enum pd_err checkpoints_select(struct checkpoints *c, int64_t best_
                                             struct pd_why *why);
 /* The run is done: removes those beyond train.keep. */
 void checkpoints_finish(struct checkpoints *c);
-/* Sets the paths of the best and the newest one, if there are any. */
+/* Sets the paths of the best and of the newest checkpoint, if there are any. */
 void checkpoints_summarise(const struct checkpoints *c, struct train_outcome *to);

@@ -1,7 +1,7 @@
-/* daemon/worker/train/contents.h: private to this module: what a checkpoint of a run holds: its tensors,
- * where they lie, and its metadata; and how ranks make up one.
+/* daemon/worker/train/contents.h: private to this module: the tensors and metadata of a run's checkpoint, and their
+ * exchange between ranks.
  *
- * Every rank has the same list. Belongs to the checkpoints. */
+ * Every rank has the same list of tensors. Used by checkpoints.c only. */
 #pragma once
 
 #include "daemon/worker/train/trainer.h"
@@ -22,16 +22,16 @@ PD_NODISCARD enum pd_err contents_write(struct contents *c, const char *path, co
 PD_NODISCARD enum pd_err contents_read(struct contents *c, const char *path, struct train_state *ret,
                                        struct pd_why *why);
 
-/* Sets parameters, and with train.start.optimizer the optimiser's states and ret->applied_before, to those of the file
- * that train.start names, and reports what it did not find or did not use (event started_from). Rank 0. */
+/* Copies parameters, and with train.start.optimizer the optimiser's states and ret->applied_before, from the file of
+ * train.start, and reports missing and unused tensors (event started_from). Rank 0 only. */
 PD_NODISCARD enum pd_err contents_start(struct contents *c, struct train_state *ret, struct pd_why *why);
 
-/* ---- several ranks; nothing is done where there is one ---- */
+/* ---- several ranks; no effect with one rank ---- */
 
-/* Hands rank 0's parameters, and with `all` averages and states, to every rank that keeps them. */
+/* Sends rank 0's parameters, and with `all` averages and states, to every rank that stores them. */
 PD_NODISCARD enum pd_err contents_share(struct contents *c, bool all, struct pd_why *why);
-/* Whether every rank has rank 0's parameters, to the bit; PD_ERR_CORRUPT where not. */
+/* Checks that the parameters of all ranks are bitwise equal; PD_ERR_CORRUPT otherwise. */
 PD_NODISCARD enum pd_err contents_compare(const struct contents *c, struct pd_why *why);
-/* Before contents_write: copies states that another rank keeps to rank 0. contents_ungather frees them. */
+/* Copies states that other ranks store to rank 0, for contents_write. contents_ungather frees the copies. */
 PD_NODISCARD enum pd_err contents_gather(struct contents *c, struct pd_why *why);
 void contents_ungather(struct contents *c);

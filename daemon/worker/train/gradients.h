@@ -15,7 +15,7 @@ PD_NODISCARD enum pd_err gradients_open(const struct session *s, struct model_st
                                         struct gradients **ret, struct pd_why *why);
 /* NULL is fine; returns NULL. */
 struct gradients *gradients_close(struct gradients *g);
-/* Whether they are taken after `step` steps. */
+/* Whether the document has histograms after `step` steps. */
 bool gradients_due(const struct gradients *g, int64_t step);
-/* Takes those of the parameters as they are after `step` steps: points, and a histogram for each weight and layer. */
+/* Computes and reports them for the current parameters: points, and a histogram for each weight and layer. */
 PD_NODISCARD enum pd_err gradients_run(struct gradients *g, int64_t step, struct pd_why *why);

@@ -1,5 +1,5 @@
-/* daemon/worker/train/line.h: private to this module: the graphs of an optimiser that searches along lines, and a step
- * of it (optim/search.h). The first graph, that of a point, is the trainer's: its states are shared.
+/* daemon/worker/train/line.h: private to this module: the graphs and the step of an optimiser with a line search
+ * (optim/search.h). The trainer owns the first graph, which evaluates a point; its states are shared.
  *
  * Belongs to the training thread. */
 #pragma once
@@ -14,11 +14,11 @@ PD_NODISCARD enum pd_err line_open(const struct session *s, struct model_store *
                                    struct executable *point, struct line **ret, struct pd_why *why);
 /* NULL is fine; returns NULL. */
 struct line *line_close(struct line *l);
-/* A step from the parameters as they are, whose batch `point` has been fed. report: the loss's sums at the beginning of
- * the step, the norm of the gradient there, and whether the parameters have changed. */
+/* Takes a step from the current parameters; the caller has fed the batch to `point`. report: the sums of the loss at the
+ * start of the step, the norm of the gradient there, and whether the parameters have changed. */
 PD_NODISCARD enum pd_err line_step(struct line *l, double lr, double report[MODEL_REPORT_MAX],
                                    struct lbfgs_outcome *ret, struct pd_why *why);
-/* Sees each evaluation (from NULL), and each point to which a search moved, with where it began; for tests. */
+/* For tests: calls `seen` for each evaluation (from NULL), and for each accepted point with the start of its search. */
 void line_watch(struct line *l,
                 void (*seen)(void *user, const struct optim_point *p, const struct optim_point *from),
                 void *user);

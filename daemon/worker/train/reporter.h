@@ -25,12 +25,11 @@ void reporter_progress(struct reporter *r, int64_t done, int64_t total);
 void reporter_set_step(struct reporter *r, int64_t step);
 /* Adds a point; `key` is borrowed until it is sent. */
 void reporter_push(struct reporter *r, const char *key, double value);
-/* A key made of the words, which lives as long as the reporter; the same words give the same key. NULL: there is no
- * memory for it. */
+/* A formatted key, valid as long as the reporter; equal texts give the same pointer. NULL: out of memory. */
 const char *reporter_key(struct reporter *r, const char *fmt, ...) PD_PRINTF(2, 3);
-/* Hands a blob of this step to the host. */
+/* Passes a blob of this step to the host. */
 void reporter_blob(struct reporter *r, struct train_blob *blob);
-/* Hands all points to the host. */
+/* Passes all points to the host. */
 void reporter_send(struct reporter *r);
 /* A line of the log for each point that was not sent yet. */
 void reporter_log_points(struct reporter *r);
@@ -44,7 +43,7 @@ void reporter_bad(struct reporter *r, const struct data_set *set);
 
 /* ---- means over steps ---- */
 
-/* What they are taken of. Pointers are borrowed until the last flush. */
+/* The quantities averaged. Pointers are borrowed until the last flush. */
 struct reporter_meter {
     int64_t steps;                    /* of the whole run */
     int64_t units;                    /* of throughput, in a step of all ranks */
@@ -53,14 +52,14 @@ struct reporter_meter {
     double peak_flops;                /* of the device, per second; 0: not known */
     const struct data_loader *loader; /* what steps wait for */
     const struct pk_comm_api *comm_api;
-    const struct pk_comm *comm; /* likewise; NULL: there is one rank */
+    const struct pk_comm *comm; /* what steps wait for, too; NULL: one rank */
 };
-/* Before the first flush. */
+/* To be called before the first flush. */
 void reporter_measure(struct reporter *r, const struct reporter_meter *meter);
-/* Time spent in a step that is not finished; and the last of one that is. `loss` is for the log. */
+/* reporter_busy adds time spent in an unfinished step, reporter_step completes a step. `loss` is for the log. */
 void reporter_busy(struct reporter *r, int64_t us);
 void reporter_step(struct reporter *r, int64_t us, double loss);
-/* Hands the means, all points and the progress to the host. */
+/* Passes the means, all points and the progress to the host. */
 void reporter_flush(struct reporter *r);
 /* The same if the interval has passed, or if there are many points. */
 void reporter_flush_due(struct reporter *r);

@@ -28,7 +28,7 @@ struct session {
     struct reporter *reporter;
     struct train_setup setup;
     struct model_tuned *tuned;
-    struct pk_host lent; /* to the back end */
+    struct pk_host lent; /* services passed to the back end */
     struct pk_backend *backend;
     struct pk_backend_info device;
     struct model_peak peak;      /* of the device; flops 0 on a CPU */
@@ -39,17 +39,17 @@ struct session {
 
 /* Whether the run computes in bf16 by the CPU back end. */
 bool session_cpu_bf16(const struct session *s);
-/* Both open the data, make the model, open the back end with its measured choices and set its mathematics;
- * the first also measures the device and waits for the other ranks. `st`: the checkpoint that is scored,
- * borrowed during the call. The caller fills in its members, zeroes the others, and calls session_close in
- * every case. *ret_lasting: another attempt would fail in the same way. */
+/* Both open the data, create the model, open the back end with its measured choices and set its precision; the first also
+ * measures the device and waits for the other ranks. `st`: the checkpoint to score, borrowed during the call. The caller
+ * sets the first group of members, zeroes the others, and calls session_close in every case. *ret_lasting: another attempt
+ * would fail in the same way. */
 PD_NODISCARD enum pd_err session_open(struct session *s, bool *ret_lasting, struct pd_why *why);
 PD_NODISCARD enum pd_err session_open_score(struct session *s, const struct data_st *st, bool *ret_lasting,
                                             struct pd_why *why);
 /* After a failure (`reason` not NULL) notifies the other ranks. Call it before waiting for the device, where
  * a collective may be blocked. */
 void session_leave(const struct session *s, const char *reason);
-/* After all that borrows it is closed. */
+/* Closes the session, after everything that borrows it. */
 void session_close(struct session *s);
 
 /* CPU threads of the back end. */
@@ -62,7 +62,7 @@ PD_NODISCARD enum pd_err session_executable(const struct session *s, const struc
 /* Feeds the fixed batch of the diagnostics: the first validation samples. */
 PD_NODISCARD enum pd_err session_feed_probe(const struct session *s, struct executable *e,
                                             struct pd_why *why);
-/* Whether to stop: rank 0's answer, on all. */
+/* Whether to stop: the decision of rank 0, on all ranks. */
 PD_NODISCARD enum pd_err session_stop_asked(const struct session *s, enum train_stop *ret,
                                             struct pd_why *why);
 /* Whether `err` means that too many images cannot be decoded, so that another attempt would fail in the same

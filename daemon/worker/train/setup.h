@@ -38,48 +38,48 @@ struct train_setup {
     int32_t batch;                /* of a step, of all ranks */
     int32_t eval_batch;           /* of one rank */
     int32_t probe_batch, context; /* context 0 for images */
-    int64_t probe_every;          /* steps from one probe to the next; 0: none is taken */
-    bool probe_lead;              /* tokens that are no patch count in its statistics */
+    int64_t probe_every;          /* steps between probes; 0: no probes */
+    bool probe_lead;              /* statistics include tokens that are not patches */
     struct model_maps maps;       /* of the document */
     uint32_t histogram_weights; /* bit w: distributions of the gradient of that weight (enum model_weight) */
-    const double *histogram_at; /* fractions of the run at which they are taken; of the document */
-    size_t histogram_count;     /* 0: none are */
-    int64_t maps_every;         /* steps from one set of attention matrices to the next; 0: none is made */
-    bool keep_activations;      /* the graphs of a step recompute nothing (train_recompute_choose) */
+    const double *histogram_at; /* fractions of the run at which they are computed; owned by the document */
+    size_t histogram_count;     /* 0: no histograms */
+    int64_t maps_every;         /* steps between heat maps; 0: no heat maps */
+    bool keep_activations;      /* the graphs of a step do not recompute (train_recompute_choose) */
     int rank, ranks;
     int loader_threads;
     const struct task *task;
     enum data_scored scored;
-    bool judge_averages;     /* they rank the checkpoints */
-    const char *best_metric; /* static: "acc/val", "loss/val", or the same of the averages */
-    size_t best_number;      /* which of the task's numbers that is */
+    bool judge_averages; /* the averaged weights rank the checkpoints */
+    const char
+        *best_metric;   /* metric that ranks checkpoints: "acc/val", "loss/val", or with "_ema"; static */
+    size_t best_number; /* its index among the task's numbers */
     struct {
         const char *metric; /* metric of early stopping (train.stop); static or from the document */
-        size_t number;      /* which of the task's numbers it is */
+        size_t number;      /* its index among the task's numbers */
         bool averaged, maximise;
     } stop;
     bool maximise;
-    char trajectory[TRAIN_DIGEST_SIZE];     /* of all that decides the numbers of the run */
-    char old_trajectory[TRAIN_DIGEST_SIZE]; /* the same, as checkpoints written before 2026-11 hold it */
+    char trajectory[TRAIN_DIGEST_SIZE];     /* digest of everything that determines the run's numbers */
+    char old_trajectory[TRAIN_DIGEST_SIZE]; /* the same in the form of checkpoints before 2026-11 */
 };
 
-/* Opens the data and makes the model; refuses what this build cannot do. `rank`: of
- * /resources/slots. `state_dir`: where the path of a teacher begins. The caller owns the storage and
- * calls train_setup_done whatever the result. */
+/* Opens the data and creates the model. PD_ERR_UNSUPPORTED: this build cannot do it. `rank`: one of /resources/slots.
+ * `state_dir`: base of a teacher's path. The caller owns the storage and calls train_setup_done whatever the result. */
 PD_NODISCARD enum pd_err train_setup_init(struct train_setup *s, struct job_config *config,
                                           const struct data_root *roots, size_t root_count, const char *cache,
                                           const char *state_dir, int rank, bool headers_only,
                                           struct pd_why *why);
-/* Likewise for an evaluation: data, network, task and the batch of evaluations alone. `st`: the checkpoint,
- * whose classes, channels and tokenizer the data must have; PD_ERR_INVALID names the field. */
+/* The same for an evaluation: data, network, task and the batch of evaluations only. `st`: the checkpoint, whose classes,
+ * channels and tokenizer must equal those of the data; PD_ERR_INVALID names the field. */
 PD_NODISCARD enum pd_err train_setup_score(struct train_setup *s, const struct job_config *config,
                                            const struct data_st *st, const struct data_root *roots,
                                            size_t root_count, const char *cache, bool headers_only,
                                            struct pd_why *why);
-/* score.c: the file that an evaluation's document names, and no other. The caller owns *ret. */
+/* score.c: opens the checkpoint of an evaluation's document and verifies its digest. The caller owns *ret. */
 PD_NODISCARD enum pd_err train_score_open(const struct job_config *config, const char *state_dir,
                                           struct data_st **ret, struct pd_why *why);
-/* The step after which distribution i of gradients is taken: its fraction of the run, rounded. */
+/* The step after which histogram i of gradients is computed: its fraction of the run, rounded. */
 int64_t train_histogram_step(const struct train_setup *s, size_t i);
 /* Whether value a of the ranking metric is better than b; a NaN is never better. */
 bool train_better(const struct train_setup *s, double a, double b);
@@ -92,10 +92,9 @@ PD_NODISCARD enum pd_err train_digest_set(struct train_setup *s, const struct jo
                                           struct pd_why *why);
 bool train_digest_fits(const struct train_setup *s, const struct data_st *st);
 
-/* plan.c: whether activations are kept, as train.recompute says. `auto` on a GPU: they are if the forecast with them is at
- * most TRAIN_KEEP_PERCENT of memory_bytes (0: not known); on a CPU, whose memory other runs share, and where memory_bytes is
- * not known they are not. */
-#define TRAIN_KEEP_PERCENT 85 /* the rest: the driver, the library of products, fragments */
+/* plan.c: sets keep_activations by train.recompute. `auto` on a GPU: true if the forecast without recomputation is at most
+ * TRAIN_KEEP_PERCENT of memory_bytes; false on a CPU, whose memory other runs share, and if memory_bytes is unknown (0). */
+#define TRAIN_KEEP_PERCENT 85 /* the rest: driver, cuBLASLt, fragmentation */
 PD_NODISCARD enum pd_err train_recompute_choose(struct train_setup *s, const struct job_config *c,
                                                 const struct pk_backend_api *api, int64_t memory_bytes,
                                                 struct pd_why *why);
@@ -103,15 +102,15 @@ PD_NODISCARD enum pd_err train_recompute_choose(struct train_setup *s, const str
 /* Initial outcome of a run or evaluation: failed, without a step or values. */
 void train_outcome_init(struct train_outcome *ret);
 
-/* The back end that the document names. PD_ERR_UNSUPPORTED and the like with a sentence where it cannot be
- * had on this machine. `plan`: for a forecast, which needs no driver. */
+/* Finds the functions of the document's back end. PD_ERR_UNSUPPORTED or another error: this machine does not have it.
+ * `plan`: for a forecast, which needs no driver. */
 PD_NODISCARD enum pd_err train_backend(const struct job_config *config, bool plan,
                                        const struct pk_backend_api **ret, struct pd_why *why);
-/* Whether a job computes in bf16 on the CPU; then a sentence of at most `cap` bytes about how, and why so. `b`: the
- * opened back end, or NULL for a forecast. */
+/* Whether a job computes in bf16 on the CPU; if so, writes a sentence of at most `cap` bytes about the implementation used
+ * and the reason. `b`: the opened back end, or NULL for a forecast. */
 bool train_bf16_note(const struct job_config *config, const struct pk_backend *b, char *ret, size_t cap);
 
-/* train_run with a given back end: what tests use. */
+/* train_run with a given back end; for tests. */
 PD_NODISCARD enum pd_err train_run_on(struct job_config *config, const struct train_dirs *dirs,
                                       const struct train_host *host, const struct pk_backend_api *api,
                                       struct train_outcome *ret_outcome, struct pd_why *why);

@@ -17,13 +17,14 @@ struct tails {
     double bin[TAILS_BINS]; /* bin i: 10^(TAILS_LOW + i / TAILS_DECADE) <= |g| < the next edge */
     double rms;             /* root of the mean square */
     double kurtosis;        /* fourth central moment over the square of the second; 3 for a normal */
-    double hill;  /* Hill's tail index of the largest 1 %: the reciprocal of the mean of log(|g| / the
-                                  largest |g| that is not among them). Small: a heavy tail */
+    double
+        hill; /* Hill's tail index of the largest 1 %: 1 / mean of log(|g| / the largest |g| below them). Small
+                     values: a heavy tail */
     double ratio; /* the 99.9 % quantile of |g| over its median */
-    double share; /* of the sum of squares, what the largest 1 % have */
+    double share; /* share of the largest 1 % in the sum of squares */
 };
 
-/* Of g[0 .. count - 1], count >= 1; the order of g changes. The largest 1 % are count / 100, at least one. A quantile q
- * is the value with ceil(q count) values up to it, itself included. Where a statistic has no value (all are equal, or
- * 0) it is NaN. */
+/* Computes the statistics of g[0 .. count - 1], count >= 1; reorders g. The largest 1 % are the largest count / 100
+ * elements, at least one. The quantile q is the ceil(q count)-th smallest value. An undefined statistic (all values equal,
+ * or 0) is NaN. */
 void tails_of(double *g, int64_t count, struct tails *ret);

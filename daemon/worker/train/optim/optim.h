@@ -1,18 +1,18 @@
-/* daemon/worker/train/optim/optim.h: an optimiser is one file here, one word of OPTIMS, and its row and
- * fields in daemon/job. */
+/* daemon/worker/train/optim/optim.h: optimisers. Each is one file here, one entry of OPTIMS, and its row and fields in
+ * daemon/job. */
 #pragma once
 
 #include "daemon/worker/model/model.h"
 
 struct optim {
     struct model_optimiser graph;
-    const char *saved[MODEL_STATES_MAX]; /* of its states in checkpoints: "optim.m." */
-    int number;                          /* in the digest of runs of before 2026-11 */
-    /* It takes all parameters for one vector and searches along lines: a step is line_step (line.h), its graphs are those
-     * of model_graph_line, and `update` and `hyper` are NULL. */
+    const char *saved[MODEL_STATES_MAX]; /* prefixes of its states in checkpoints: "optim.m." */
+    int number;                          /* in trajectory digests before 2026-11 */
+    /* It has a line search over all parameters as one vector: a step is line_step (line.h), its graphs are those of
+     * model_graph_line, and `update` and `hyper` are NULL. */
     bool searches;
-    /* The numbers of a step at the rate `lr` as its ops read them (`hyper` in kernels/graph/op/op.h), with beta1 of the options.
-     * applied: steps taken so far, skipped ones not counted. */
+    /* The input `hyper` (kernels/graph/op/op.h) of a step at learning rate `lr`, with beta1 of the options. applied: number
+     * of applied steps. */
     void (*hyper)(const struct model_train_options *o, int64_t applied, double lr, double ret[4]);
 };
 
@@ -21,7 +21,7 @@ struct optim {
 OPTIMS(OPTIM_EXTERN)
 #undef OPTIM_EXTERN
 
-/* NULL: there is none of that name. */
+/* The optimiser of that name; static. NULL: there is none. */
 const struct optim *optim_find(const char *name);
-/* Bytes of the states of parameters that take so many. */
+/* Bytes of the states for parameters of `param_bytes` bytes. */
 size_t optim_state_bytes(const struct optim *o, size_t param_bytes);

@@ -357,7 +357,7 @@ void api_connection_notify(void *cls, struct MHD_Connection *connection, void **
         c = calloc(1, sizeof *c);
         if (!c || !info) {
             free(c);
-            return; /* its requests are refused for want of a record */
+            return; /* its requests are refused because there is no record */
         }
         c->loop = loop;
         c->fd = info->connect_fd;

@@ -12,7 +12,7 @@
 
 #define CHANGED_RUNS 256      /* runs remembered as changed; the one changed longest ago is forgotten first */
 #define JOBS_COUNT_US 1000000 /* how old the count of open jobs may be */
-#define POINTS_WAKE_US 500000 /* streams hear of new points at most this often */
+#define POINTS_WAKE_US 500000 /* streams are notified of new points at most this often */
 
 struct changed {
     int64_t run;

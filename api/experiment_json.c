@@ -17,7 +17,7 @@
 
 #define COMPACT (JSON_COMPACT | JSON_REAL_PRECISION(15))
 
-/* `failed` of the buffer: a tree of the store's could not be written for want of memory. */
+/* `failed` of the buffer: a tree of the store's could not be written for lack of memory. */
 static void kv_tree(struct pd_buf *b, const char *key, const json_t *tree, const char *missing)
 {
     char *text = tree ? json_dumps(tree, COMPACT) : NULL;

@@ -1,4 +1,4 @@
-/* Runs that a client carries out: opened, heard of, finished by it. Their points go in as those of any run.
+/* Runs that an external client executes: it opens them, reports to them and ends them. Their points go in as those of any run.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -175,7 +175,7 @@ void api_run_open(struct api_req *r)
     api_write_submit(w, STORE_LANE_COMMAND, 4);
 }
 
-/* ---- heard of, finished ----------------------------------------------------------------------- */
+/* ---- reports, end ----------------------------------------------------------------------- */
 
 struct report {
     struct api_write w; /* first */

@@ -278,7 +278,7 @@ bool job_field_below(const char *pointer);
 /* Reports every unknown key in `v`, which lies at `pointer` in the document (plain form) and at `place` in
  * the report (fragment form). */
 void job_keys_check(struct job_ctx *c, json_t *v, const char *pointer, const char *place);
-/* Hands out what other trainers call a field until `each` is false; returns how many. */
+/* Calls `each` for every name that other trainers use for a field, until it returns false; returns the number of calls. */
 size_t job_keys_synonyms(bool (*each)(void *ctx, const char *word, const char *pointer), void *ctx);
 /* A sentence on an unknown pointer, with a suggestion, in `out`. Returns `out`. */
 const char *job_keys_unknown(char *out, size_t size, const char *parent, const char *key);

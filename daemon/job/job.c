@@ -563,7 +563,7 @@ int64_t job_run_trial(const struct job_doc *job, int64_t n)
 
 /* ---- One run of a job ---- */
 
-/* Resolves run n and hands out the first error in words. */
+/* Resolves run n and returns the first error as a sentence. */
 static enum pd_err run_take(const struct job_doc *job, int64_t n, bool want_json, struct job_ctx *c,
                             struct job_point *point, struct pd_why *why)
 {

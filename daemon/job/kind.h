@@ -1,4 +1,4 @@
-/* daemon/job/kind.h: the kinds of jobs. One that polyd carries out is a word of JOB_WORKER_KINDS, a row of
+/* daemon/job/kind.h: the kinds of jobs. A kind that polyd executes is an entry of JOB_WORKER_KINDS, a row of
  * kind.c and a file of daemon/worker/kinds. The store keeps the names, never the numbers. */
 #pragma once
 
@@ -25,7 +25,7 @@ enum job_kind { JOB_KINDS(JOB_KIND_CONSTANT) JOB_KIND_COUNT };
 struct job_kind_info {
     const char *name; /* as the API and the store write it */
     /* polyd carries its runs out: they wait in the queue, get devices, and have attempts, each a worker. Runs
-     * of the other kinds begin at once, and live as long as something is heard of them. */
+     * of the other kinds start immediately, and live as long as their client sends something. */
     bool worker;
     bool ranks;          /* a run may have several slots */
     bool curves;         /* its numbers change over the steps of a run; false: they are its result */

@@ -34,7 +34,7 @@ enum job_outcome {
     JOB_OUTCOME_DIVERGED,
     JOB_OUTCOME_FAILED,
     JOB_OUTCOME_CANCELLED,
-    JOB_OUTCOME_LOST, /* of a run that its client carries out: nothing was heard of it for too long */
+    JOB_OUTCOME_LOST, /* run of an external client that sent nothing for too long */
     JOB_OUTCOME_COUNT
 };
 

@@ -3,7 +3,7 @@
  * The main thread starts store, supervisor and api, then waits for signals and feeds systemd's watchdog, but
  * only while the store's writer and the supervisor show signs of life.
  *   SIGTERM, SIGINT  stop in order: api, supervisor, store. Training workers stay and are found again
- *   SIGHUP           reads data roots, [keep] and the log level anew, and says what else needs a restart
+ *   SIGHUP           reads data roots, [keep] and the log level again, and says what else needs a restart
  */
 #include <errno.h>
 #include <signal.h>
@@ -103,8 +103,8 @@ static void log_failure(const char *what, enum pd_err err, const struct pd_why *
            pd_log_quote(quoted, sizeof quoted, why->text));
 }
 
-/* systemd gives up on a start that says nothing: each word of this gives it another minute. Said when what is
- * done changes, else once a second. */
+/* systemd aborts a start without notifications; each notification extends the time by a minute. Sent when the activity
+ * changes, else once per second. */
 static void busy(void *ctx, const char *what)
 {
     static char last[128];
@@ -212,7 +212,7 @@ static void stop(struct daemon *d)
     free(d->renewed);
 }
 
-/* Takes over what may change in a running daemon, and keeps the configuration: threads read it. */
+/* Applies the settings that may change in a running daemon; the configuration itself stays constant, because threads read it. */
 static enum pd_err renew(struct daemon *d, struct config *fresh, struct pd_buf *left, struct pd_why *why)
 {
     const struct config *now = d->renewals ? d->renewed[d->renewals - 1] : d->config;

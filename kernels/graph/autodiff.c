@@ -1,7 +1,7 @@
 /* Reverse mode, as a transform: walks the nodes between y and wrt backwards and lets each op's rule emit
  * its vector-Jacobian product. The result is ordinary nodes, so the transform applies to its own output.
  *
- * Only values on a path are visited: "depends on a wrt" is computed anew for every transform. The first
+ * Only values on a path are visited: "depends on a wrt" is computed again for every transform. The first
  * contribution to a gradient is the gradient; later ones are added, and the planner adds in place. */
 #include "kernels/graph/build.h"
 

@@ -19,6 +19,13 @@ const terms = [
     { word: /\bpost ?box(es)?\b/i, better: 'inbox' },
     { word: /\bstart values?\b/i, better: 'initial value' },
     { word: /\bdoors?\b/i, better: 'front end' },
+    { word: /\bkeepers?\b/i, better: 'store' },
+    { word: /\banew\b/i, better: 'again; restart, reset' },
+    { word: /\bfor want of\b/i, better: 'without, if missing' },
+    { word: /\bsaid\b/i, better: 'stated, logged, reported' },
+    { word: /\bside by side\b/i, better: 'concurrent, in a row' },
+    { word: /\bto the bit\b/i, better: 'bitwise equal' },
+    { word: /\bhands? out\b/i, better: 'returns, allocates, exports' },
     { word: /\bcourse\b/i, better: 'trajectory, curve', but: /\bof course\b|polyd\.course/i },
     { word: /\brooms?\b/i, better: 'module; space', but: /\broom (for|in it|now)\b|\b(no|has|have|make|makes) room\b|class=/i },
 ];
@@ -47,5 +54,6 @@ test('test_english_checker_reads_comments_and_knows_contexts', () => {
     assert.equal(dialect('a.c', '// kept beside it, as whoever asks is told').length, 3);
     assert.deepEqual(dialect('a.c', 'x = "nobody"; /* has room for one, of course: `told` */'), []);
     assert.equal(dialect('a.md', 'Each room has a door.').length, 2);
+    assert.equal(dialect('a.h', '/* A keeper hands out what is said anew, for want of a word. */').length, 5);
     assert.deepEqual(dialect('a.md', 'There is no room.\n```\nwhoever\n```'), []);
 });

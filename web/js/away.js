@@ -35,9 +35,9 @@ export const isAway = kind => /\.(deleted|archived|unarchived)$/.test(kind);
  * The buttons of something that has ended: Archive (or Unarchive) and Delete.
  * @param {Kind} kind
  * @param {() => Thing} now as it is when a button is pressed
- * @param {{word: string, said: string, changed: () => void, gone: () => void}} options `word`: "run"; `said`: what goes with it
+ * @param {{word: string, contents: string, changed: () => void, gone: () => void}} options `word`: "run"; `contents`: what goes with it
  */
-export function awayButtons(kind, now, { word, said, changed, gone }) {
+export function awayButtons(kind, now, { word, contents, changed, gone }) {
     const { archived } = now();
     const put = h('button', { type: 'button', title: archived ? 'Show it in lists again' : 'Hide it in lists; nothing is deleted' }, icon('archive'), archived ? 'Unarchive' : 'Archive');
     const drop = h('button', { type: 'button' }, icon('trash'), 'Delete');
@@ -61,7 +61,7 @@ export function awayButtons(kind, now, { word, said, changed, gone }) {
         const thing = now();
         const size = thing.bytes?.total ?? 0;
         const sure = await ask(`Delete this ${word}?`, [
-            h('p', null, `${said} ${size > 0 ? `(${bytes(size)}) ` : ''}are deleted permanently.`),
+            h('p', null, `${contents} ${size > 0 ? `(${bytes(size)}) ` : ''}are deleted permanently.`),
             h('p', { class: 'muted' }, thing.archived ? 'This cannot be undone.' : 'This cannot be undone. Archive it instead to hide it in lists.')],
         `Delete the ${word}`, { danger: true, keep: 'Keep it' });
         if (!sure)

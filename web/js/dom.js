@@ -82,7 +82,7 @@ function watchPointer() {
 }
 
 /**
- * Draws a part of the page anew; the keyboard stays on what it was on, known by its label or by where it leads. While
+ * Redraws a part of the page; the keyboard stays on what it was on, known by its label or by where it leads. While
  * the pointer is pressed the last drawing waits, so that a click reaches what was under it.
  * @param {Element} el
  * @param {() => void} draw

@@ -34,7 +34,7 @@ struct store *store_close(struct store *s)
     return NULL;
 }
 
-/* An end that failed for want of memory must not leave this thread reading one old snapshot for ever. */
+/* An end that failed for lack of memory must not leave this thread reading one old snapshot for ever. */
 static void leave(struct store *s)
 {
     if (!sqlite3_get_autocommit(s->db.db) && db_run(&s->db, NULL, "COMMIT", "") != PD_OK &&

@@ -79,7 +79,7 @@ static enum pd_err segments_of(struct store *s, const struct store_point_query *
         list[count++] = (struct segment){
             .attempt = sqlite3_column_int64(st, 0), .lo = start > 0 ? start + 1 : INT64_MIN, .hi = bound};
         if (start <= 0)
-            bound = INT64_MIN; /* began anew: everything before is a ghost */
+            bound = INT64_MIN; /* started again: everything before is a ghost */
         else if (start < bound)
             bound = start;
     }

@@ -48,7 +48,7 @@ enum pd_err store_run_pace(struct store *s, int64_t run_id, int n, struct store_
 }
 
 /* Attempt 0 is what clients noted. An attempt that went on from an earlier step has made the points beyond
- * that step anew. */
+ * that step again. */
 #define BEST                                                                                                 \
     "SELECT m.step, m.value FROM metric m JOIN metric_key k ON k.id = m.key_id WHERE m.run_id = ?1 AND "     \
     "k.name = ?2 AND m.attempt > 0 AND abs(m.value) < 9e999 AND NOT EXISTS (SELECT 1 FROM attempt a WHERE "  \

@@ -144,7 +144,7 @@ enum pd_err store_job_resume(struct store_tx *tx, int64_t job_id, int64_t versio
 
 /* ---- one run ---------------------------------------------------------------------------------- */
 
-/* A run with its job, for a command that only what polyd carries out knows. */
+/* A run with its job, for a command that applies only to runs executed by polyd. */
 static enum pd_err read_both(struct store_tx *tx, int64_t run_id, int64_t version, struct tx_run *r,
                              struct tx_job *j, struct pd_why *why)
 {

@@ -1,4 +1,4 @@
-/* Runs that their client carries out: they live as long as something is heard of them. */
+/* Runs of external clients: they live as long as their client sends something. */
 #include "daemon/polyd/store/tx_private.h"
 
 /* For a command that only such runs know. */

@@ -62,7 +62,7 @@ enum pd_err tx_check_version(const char *what, int64_t id, int64_t have, int64_t
  * written down. */
 enum pd_err tx_run_bury(struct store_tx *tx, int64_t run_id, const struct tx_run *r, struct pd_why *why);
 
-/* tx_command.c: only what polyd carries out can wait, be paused or be done again: else PD_ERR_CONFLICT. */
+/* tx_command.c: only runs that polyd executes can wait, be paused or be repeated; else PD_ERR_CONFLICT. */
 enum pd_err tx_check_carried_out(const char *what, int64_t id, enum job_kind kind, struct pd_why *why);
 
 /* tx_metric.c: the cache of keys and open roll-ups lives with the writer. */

@@ -273,7 +273,7 @@ static void name_orphans(struct cleaner *c)
                "orphans=%lld why=\"folders in runs/ of no run; polyd gc removes them\"", (long long)orphans);
 }
 
-/* Said when it changes, not every time that it is tried again. */
+/* Logged when it changes, not at every retry. */
 static void name_kept(const struct clean_pass *pass, int *said)
 {
     if (pass->kept != *said && pass->kept)

@@ -11,7 +11,7 @@
 
 #define CHUNK 50  /* runs of one commit: some 20 ms of the writer's time */
 #define AGAIN_S 1 /* after a refusal by the writer */
-#define LOOK_S 30 /* a wake-up may have been lost for want of memory */
+#define LOOK_S 30 /* a wake-up may have been lost for lack of memory */
 
 /* ---- one run ----------------------------------------------------------------------------------- */
 

@@ -63,7 +63,7 @@ static enum pd_err copy_names(struct data_set *set, const struct data_info *from
     return set->names ? PD_OK : pd_fail(why, PD_ERR_NOMEM, "no memory for the classes");
 }
 
-/* The pictures, from CIFAR-10's own files or for want of these from others. */
+/* The pictures, from CIFAR-10's own files, or from others if these are missing. */
 static enum pd_err open_pictures(const struct data_options *o, bool headers_only, struct data_set **ret,
                                  struct pd_why *why)
 {

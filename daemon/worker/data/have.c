@@ -20,7 +20,7 @@
 
 #define PEEK_NAMES 64 /* read of a folder to see whether pictures lie in it */
 #define DOCUMENTS_LEAST                                                                                      \
-    8 /* so many files of text in a folder make it a data set; fewer are texts by themselves */
+    8 /* a folder with at least this many text files is a data set; fewer are single texts */
 #define BIT(form) (1u << (form))
 
 struct name {

@@ -1,4 +1,4 @@
-/* Kind check: examines a statement of the theory (daemon/worker/check). A stop leaves nothing, and the next attempt begins anew:
+/* Kind check: examines a statement of the theory (daemon/worker/check). A stop leaves nothing, and the next attempt starts again:
  * draws are functions of the seed, so it finds the same. */
 #include <stdio.h>
 

@@ -1,4 +1,4 @@
-/* Kind evaluate: scores one checkpoint. A stop leaves nothing, and the next attempt begins anew. */
+/* Kind evaluate: scores one checkpoint. A stop leaves nothing, and the next attempt starts again. */
 #include "daemon/worker/kinds/kinds.h"
 #include "daemon/worker/model/tuned.h"
 #include "daemon/worker/train/train.h"

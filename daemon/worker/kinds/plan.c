@@ -2,7 +2,7 @@
  * a resolved job; where they are more than those given, also with how much accumulation they would fit. Paths
  * of checkpoints begin in the state folder. A kind that needs no memory worth a forecast has an empty object.
  *
- * Exit status: 0; 1 for want of memory and the like; 2 for wrong arguments; 3 where the document or its data
+ * Exit status: 0; 1 for lack of memory or a similar failure; 2 for wrong arguments; 3 where the document or its data
  * are to blame, so that another try would end alike. The last line of standard error says why.
  *
  * With --start: instead, what attention is before the first step, and the time of a step (train_preview), measured by

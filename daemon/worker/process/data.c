@@ -1,6 +1,6 @@
 /* polyd-worker data [--root NAME=PATH]... [--path NAME/RELATIVE]: what the data roots hold, as JSON.
  *
- * Exit status: 0; 1 for want of memory and the like; 2 for wrong arguments; 3 where --path is to blame. The
+ * Exit status: 0; 1 for lack of memory or a similar failure; 2 for wrong arguments; 3 where --path is to blame. The
  * last line of standard error says why. */
 #include <stdio.h>
 

@@ -1,6 +1,6 @@
 /* One thread does everything: it takes what has come, and between two takings it runs one batch of the
  * classifier (and one slice of a request larger than a batch) or one step of all open completions together.
- * So a new request waits for at most one round, several completions advance side by side, and no lock is
+ * So a new request waits for at most one round, several completions advance concurrently, and no lock is
  * needed. When nothing is open it sleeps in host->next. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -286,7 +286,7 @@ static enum pd_err score_more(struct role *r, struct item *it, struct pd_why *wh
 }
 
 /* One batch for the request at the head of the large ones, which goes to their end. So what came later waits
- * for one batch, not for thousands of images, and several large ones advance side by side. */
+ * for one batch, not for thousands of images, and several large ones advance concurrently. */
 static void run_slice(struct role *r)
 {
     struct item *it = r->large, **end = &r->large;

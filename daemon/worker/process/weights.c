@@ -7,7 +7,7 @@
  *   average --to PATH       makes a file of the registry of several checkpoints; standard input has a line for each, its
  *          SHA-256 and its path
  *
- * Exit status: 0; 1 for want of memory and the like; 3 where a file or its description is to blame; 4 where no space is
+ * Exit status: 0; 1 for lack of memory or a similar failure; 3 where a file or its description is to blame; 4 where no space is
  * left. The last line of standard error says why. */
 #include "daemon/worker/weights/weights.h"
 

@@ -1,4 +1,4 @@
-/* The language model's graphs and what they remember of each sequence: keys and values of every position, or,
+/* The language model's graphs and their state for each sequence: keys and values of every position, or,
  * for x and x^2, a state of constant size (pk_attention_state).
  *
  * Every open stream owns a slot. The caches of all slots lie together, layer by layer (slot, head, position,
@@ -332,7 +332,7 @@ enum pd_err serve_decode_group(struct serve *s, int32_t first, const struct serv
         if (!n->there)
             position = s->slot[slot].owner ? serve_stream_position(s->slot[slot].owner) : 0;
         if (!s->state && position >= s->cache_length)
-            position = 0; /* full: its owner reads all of it anew */
+            position = 0; /* full: its owner reads all of it again */
         rows->token[r] = n->there ? n->token : 0;
         rows->pos[r] = position < s->info.context ? position : (int32_t)s->info.context - 1;
         rows->position[r] = position;

@@ -32,7 +32,7 @@ struct serve_kind;
 extern const struct serve_kind serve_kind_classify, serve_kind_classify_text, serve_kind_field,
     serve_kind_language;
 
-/* What a stream remembers. */
+/* The state of a stream. */
 enum serve_memory_kind {
     SERVE_MEMORY_AUTO,  /* what is smaller */
     SERVE_MEMORY_CACHE, /* keys and values of every position */

@@ -217,7 +217,7 @@ static size_t to_read(struct serve_stream *t)
     size_t context = (size_t)t->serve->info.positions, left, room;
 
     if (t->fed - t->base == context) {
-        /* Full: keep the last half. Its keys carry the old positions, so it is read anew. */
+        /* Full: keep the last half. Its keys carry the old positions, so it is read again. */
         t->base = t->total - (context + 1) / 2;
         t->fed = t->base;
     }
@@ -344,7 +344,7 @@ static enum pd_err settle(struct serve_stream *t, struct serve_piece *ret)
         err = put_token(t, ret, (uint32_t)len);
         keep -= len;
     }
-    t->text.len = ret->len; /* what is held back will be written anew */
+    t->text.len = ret->len; /* what is held back will be written again */
     return err;
 }
 

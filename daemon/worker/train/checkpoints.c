@@ -246,7 +246,7 @@ enum pd_err checkpoints_try_save(struct checkpoints *c, const struct train_state
 
 /* ---- the end ---- */
 
-/* Rank 0: reads the best file, or for want of it the newest again, whose tensors a damaged file may have changed. */
+/* Rank 0: reads the best file, or the newest again if there is none, whose tensors a damaged file may have changed. */
 static enum pd_err read_best(struct checkpoints *c, int64_t *ret_step, struct pd_why *why)
 {
     struct reporter *reporter = c->session->reporter;

@@ -16,7 +16,7 @@ struct retention *retention_close(struct retention *r);
 void retention_path(const struct retention *r, int64_t step, char *out, size_t size);
 /* The run resumed from this step, so a later attempt may need its checkpoint too. */
 void retention_resumed(struct retention *r, int64_t step);
-/* Removes checkpoints of steps after this one: the run has not reached them again, and writes them anew. */
+/* Removes checkpoints of steps after this one: the run has not reached them again, and writes them again. */
 void retention_forget_later(struct retention *r, int64_t step);
 /* A checkpoint was written; `score` NaN: none was measured at its step. */
 void retention_add(struct retention *r, int64_t step, double score);

@@ -361,7 +361,7 @@ static enum pd_err list_meta(struct import *m, struct pd_buf *document, struct p
     return err;
 }
 
-/* Training starts anew: nothing is known of how the weights came to be but the step that the file may tell. */
+/* Training starts from its beginning: nothing is known of how the weights came to be but the step that the file may tell. */
 static struct train_state state_of(const struct data_st *st)
 {
     const char *text = data_st_meta(st, "polyd.step");

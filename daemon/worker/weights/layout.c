@@ -14,7 +14,7 @@ static bool starts(const char *text, const char *prefix)
     return !strncmp(text, prefix, strlen(prefix));
 }
 
-/* The tensors to hand out, in the order of their bytes. The names are borrowed from `st`. */
+/* The exported tensors, in the order of their bytes. The names are borrowed from `st`. */
 static size_t choose(const struct data_st *st, struct data_st_tensor *to)
 {
     const char *serve = data_st_meta(st, "polyd.serve");

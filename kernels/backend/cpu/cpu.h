@@ -147,7 +147,7 @@ static inline int64_t cpu_offset(const int64_t *dim, const int64_t *stride, int 
     return off;
 }
 
-/* Hands out 64-byte aligned pieces of a workspace, or measures them while base is NULL. */
+/* Allocates 64-byte aligned pieces of a workspace; only adds up their sizes while base is NULL. */
 struct cpu_scratch {
     char *base;
     size_t used;

@@ -349,7 +349,7 @@ static void three_task(const struct job *j, int64_t r, int64_t rows, real *to)
     }
 }
 
-/* The sums of three taps of a row of the kernel over one row of dy, three of x side by side. */
+/* The sums of three taps of a row of the kernel over one row of dy, three adjacent ones of x. */
 static void row_sums(const struct job *j, const real *x, const real *dy, int64_t taps, int64_t at, real *to)
 {
     const int64_t c = j->channels;

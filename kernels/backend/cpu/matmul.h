@@ -34,7 +34,7 @@ struct cpu_matmul {
     bool residual_in_place; /* the residual shares the output's memory */
     real *out;
     char *own_scratch;        /* of each thread */
-    int64_t few_bn, few_cols; /* columns of one task; tasks side by side */
+    int64_t few_bn, few_cols; /* columns of one task; tasks in a row */
     struct cpu_few_column *column;
     real *temp; /* per thread: a block whose residual is still in the output */
     real *copy_x, *copy_y;

@@ -92,7 +92,7 @@ static void *thread_main(void *arg)
     unsigned seen = 0;
 
     free(st);
-    cpu_calm_enter(&was); /* for good */
+    cpu_calm_enter(&was); /* for the life of the thread */
     for (;;) {
         for (int i = 0; i < SPIN_TURNS; i++) {
             if (atomic_load_explicit(&p->generation, memory_order_relaxed) != seen)

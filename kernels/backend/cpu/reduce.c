@@ -283,7 +283,7 @@ size_t PK_FN(sumsq_workspace)(const struct pk_backend *b, const struct pk_call *
     return (size_t)squares_tiles(c) * sizeof(double);
 }
 
-/* Squares in double, eight sums side by side. */
+/* Squares in double, eight independent sums. */
 static double squares(int64_t n, const real *x)
 {
     typedef double lanes __attribute__((vector_size(64)));

@@ -320,7 +320,7 @@ static bool is_few(const struct pk_call *c)
     return positions <= FEW_POSITIONS && positions * c->out[0].shape.dim[0] <= FEW_WORK;
 }
 
-/* Hands out the workspace, or measures it while base is NULL. */
+/* Allocates pieces of the workspace; only adds up their sizes while base is NULL. */
 static size_t scratch_of(struct job *j, void *base)
 {
     const int64_t tiles = cuda_div_up(j->positions, TILE);

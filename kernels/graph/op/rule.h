@@ -86,7 +86,7 @@ struct pk_rule {
     int32_t min_in, max_in; /* max -1: any number */
     enum pk_kind kind;
     bool leaf;    /* memory that no node computes: no inputs, no shape rule */
-    bool fed;     /* a leaf that may be bound anew for every run; with more than one element it is a batch */
+    bool fed;     /* a leaf that may be rebound for every run; with more than one element it is a batch */
     bool trained; /* a leaf that is a parameter */
     bool fixed;   /* a leaf owned by the graph: it is neither bound nor written */
     bool elementwise; /* inputs broadcast; an output element depends on one element of each input, read before

@@ -32,7 +32,7 @@ export async function copyFigure(make, id) {
 const inks = () => ({ text: colour('text'), muted: colour('muted'), grid: colour('grid'), surface: colour('surface') });
 
 /**
- * @param {() => Figure} make is asked anew, as its colours depend on the theme
+ * @param {() => Figure} make is called again, as its colours depend on the theme
  * @param {Format} format
  * @param {string} name without its extension
  */

@@ -1,5 +1,5 @@
 // The floating box of values at the pointer. It is placed without measuring: reading its size would make the browser lay
-// out the page anew at every move.
+// out the page again at every move.
 import { fill, h, line } from '../dom.js';
 
 /** @typedef {{name: string, ink: string, dash: number[], value: string, more: string, at: string}} TipRow */

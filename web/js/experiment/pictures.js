@@ -209,7 +209,7 @@ export function pictureShop({ name, jobs, signal, small }) {
             return { cards: [picture.el] };
         },
 
-        /** The same layer and head of each arm side by side, at the last step. */
+        /** The same layer and head of each arm in a row, at the last step. */
         async maps(spec) {
             const sweep = await sweepOf(spec.job ?? 0, []);
             /** @type {(HTMLElement | null)[]} */
@@ -325,7 +325,7 @@ export function pictureShop({ name, jobs, signal, small }) {
             return { cards };
         },
 
-        /** The plan of each combination, asked for anew from its resolved document, next to the values that its run measured. */
+        /** The plan of each combination, requested again from its resolved document, next to the values that its run measured. */
         async memory(spec) {
             const sweep = await sweepOf(spec.job ?? 0, []);
             /** @type {import('./figures.js').Memory[]} */

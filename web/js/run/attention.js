@@ -93,7 +93,7 @@ export function attentionPart(page, gone) {
         known.catch(() => cache.delete(at.id));
         return known;
     };
-    /** Lists of blobs by key, asked for anew while the run goes on. @type {Map<string, {count: number, list: BlobRow[]}>} */
+    /** Lists of blobs by key, requested again while the run goes on. @type {Map<string, {count: number, list: BlobRow[]}>} */
     const lists = new Map();
     const listOf = async (/** @type {string} */ key) => {
         const row = keys.find(k => k.key === key), known = lists.get(key);

@@ -17,7 +17,7 @@
  * @property {(checkpoint?: string) => Promise<void>} register asks for a name and registers the model
  * @property {(steps: number[]) => Promise<void>} average asks for a name and registers the mean of these checkpoints
  * @property {(tab: string) => void} openTab
- * @property {() => void} again draws the open part anew
+ * @property {() => void} again redraws the open part
  */
 
 /** @typedef {{refresh: () => void | Promise<void>}} Part */

@@ -182,7 +182,7 @@ export function analysisSection({ id, context, say, both }) {
             a.panels.length > MOST_PANELS && !alone ? `${a.panels.length - MOST_PANELS} more panels are in the table.` : ''].filter(Boolean).join(' '));
     }
 
-    /** Anew at another width or in other colours. */
+    /** Again at another width or in other colours. */
     function drawCharts() {
         if (!el.hidden && el.isConnected)
             for (const at of cards.values())

@@ -1,5 +1,5 @@
 // The run table itself: a header that sorts, resizes and moves columns, and virtual rows that are selected, opened and
-// walked by keyboard. It knows no API: the view hands it runs and hears what was asked for.
+// walked by keyboard. It knows no API: the view passes runs to it and receives requests.
 import { fill, h, icon } from '../dom.js';
 import { VirtualRows } from './virtual.js';
 

@@ -1,4 +1,4 @@
-// Runs side by side: their curves in one chart a metric, what their configurations do not share, and what they reached.
+// Comparison of runs: their curves in one chart per metric, what their configurations do not share, and what they reached.
 import { isAbort, listSeries } from '../api.js';
 import { Chart, inkOf } from '../chart.js';
 import { loadCurves } from '../chart/load.js';

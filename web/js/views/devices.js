@@ -34,7 +34,7 @@ export function devicesView(context) {
         h('section', { class: 'stack', 'aria-labelledby': 'storage-title' }, h('h2', { id: 'storage-title' }, 'Storage'), storagePlace), settings, about);
     let ready = false;
     let watched = false; // there are GPUs
-    let held = false; // a field of the table is being used: it must not be drawn anew
+    let held = false; // a field of the table is being used: it must not be redrawn
 
     /** Progress as it was a while ago, by run, for the remaining time. @type {Map<string, {step: number, at: number}>} */
     const pace = new Map();

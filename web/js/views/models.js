@@ -155,12 +155,12 @@ export function modelsView(context) {
 
     /**
      * @param {() => Promise<unknown>} act
-     * @param {string} said
+     * @param {string} message
      */
-    async function change(act, said) {
+    async function change(act, message) {
         try {
             await act();
-            context.announce(said);
+            context.announce(message);
         } catch (error) {
             toast(message(error), 'bad');
         }

@@ -225,7 +225,7 @@ export function runView(context) {
         return `${next.charAt(0).toUpperCase()}${next.slice(1)}${now.state === 'queued' && now.reason ? ` (${now.reason})` : ''}; the last one failed: ${failed.message}`;
     }
 
-    /** Best values with their steps, by key: read anew once the series has grown. @type {Map<string, {count: number, value: number, step: number, last: number}>} */
+    /** Best values with their steps, by key: read again once the series has grown. @type {Map<string, {count: number, value: number, step: number, last: number}>} */
     const bests = new Map();
     const withBest = ['loss/val', 'acc/val', 'ppl/val'];
     let asking = false;
@@ -347,13 +347,13 @@ export function runView(context) {
         if (now.state === 'ended' && worker) {
             if (now.outcome !== 'failed' && saves)
                 buttons.push(action('Register model', 'download', () => register()));
-            // A failed run goes on under its number, from its last checkpoint; any other is done anew as a job of its own.
+            // A failed run goes on under its number, from its last checkpoint; any other is repeated as a job of its own.
             buttons.push(goesOn ? action('Retry', 'again', () => steerRun(now.id, 'retry'), true) : action('Run again', 'again', runAgain),
                 h('a', { class: 'button', href: `#/submit?run=${encodeURIComponent(now.id)}` }, icon('copy'), 'Edit and run again'));
         }
         if (now.state === 'ended')
             buttons.push(...awayButtons('runs', () => page.run ?? now, {
-                word: 'run', said: 'Its curves, checkpoints, log and events', changed: nudge, gone: () => { location.hash = '#/'; },
+                word: 'run', contents: 'Its curves, checkpoints, log and events', changed: nudge, gone: () => { location.hash = '#/'; },
             }));
         fill(actions, buttons);
     }

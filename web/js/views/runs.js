@@ -54,7 +54,7 @@ function store(key, text) {
 }
 
 /**
- * Reads, or writes, what this window alone remembers.
+ * Reads or writes the state of this window.
  * @param {string} key
  * @param {string} [text]
  */

@@ -169,7 +169,7 @@ export function sweepView(context) {
                 h('a', { class: 'button', href: `#/?job=${encodeURIComponent(now.id)}` }, 'Runs'),
                 h('a', { class: 'button', href: `/api/v1/jobs/${encodeURIComponent(now.id)}/sweep/export?what=table${keys.slice(0, 16).map(k => `&metric=${encodeURIComponent(k)}`).join('')}`, download: `sweep-${now.id}.csv` }, icon('download'), 'CSV'),
                 OPEN.has(now.state) ? null : awayButtons('jobs', () => job ?? now, {
-                    word: 'job', said: 'All its runs, with their curves, checkpoints, logs and events', changed: refresh, gone: () => { location.hash = '#/sweeps'; },
+                    word: 'job', contents: 'All its runs, with their curves, checkpoints, logs and events', changed: refresh, gone: () => { location.hash = '#/sweeps'; },
                 }));
         }
         const stats = [];

@@ -54,7 +54,7 @@ export function sweepsView(context) {
             fill(place, stateBox('empty', 'No sweeps yet', 'A job with a sweep, or with trials, becomes several runs; here they are one line with one result. For example:', snippet(example())));
             return;
         }
-        // rows are drawn anew while sweeps run
+        // rows are redrawn while sweeps run
         redraw(place, () => fill(place, h('div', { class: 'scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Sweeps' }, h('table', { class: 'table' },
             h('thead', null, h('tr', null, [['State', ''], ['Job', ''], ['Parameters', ''], ['Runs', ''], ['Ranked by', ''], ['Created', 'num']].map(([word, cls]) => h('th', { scope: 'col', class: cls }, word)))),
             h('tbody', null, jobs.map(job => h('tr', null,

@@ -611,7 +611,7 @@ static void take_rank_bye(struct conn *c, struct att *a, const uint8_t *p, size_
         a->rank_failed_us = pd_clock_mono_us();
         if (strncmp(text, "rank ", 5) != 0)
             snprintf(message, sizeof message, "rank %d: %s", conn_rank(c), text);
-        else /* what it heard from another rank names that one already */
+        else /* a sentence from another rank has its number already */
             snprintf(message, sizeof message, "%s", text);
         if (a->phase == ATT_WORKING && !a->message)
             att_set_message(a, message);

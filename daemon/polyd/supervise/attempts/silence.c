@@ -1,4 +1,4 @@
-/* Runs that their clients carry out: one of which nothing is heard for too long is lost. */
+/* Runs of external clients become lost after too long without a message. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -330,7 +330,7 @@ __device__ __forceinline__ void backward_compute(const struct backward_args &a, 
                     }
                     for (int qt = first; qt < c1; qt++, qn++) {
                         const int stage = qn % q_stages, q0 = qt * queries, k0 = kt * keys;
-                        /* Addresses are found anew each time: kept, they would take half of the registers. */
+                        /* Addresses are computed again each time: kept, they would take half of the registers. */
                         const int me = pk_opaque((int)threadIdx.x), t = me % 4;
                         const int row = me / PK_WARP * 16 + me % PK_WARP / 4; /* of a tile of keys */
                         const uint32_t k_tile = base + pk_opaque(kn) % k_stages * 2 * shape::k_bytes;

@@ -247,7 +247,7 @@ __device__ __forceinline__ void forward_bits(const struct hopper_job &j, const s
     }
 }
 
-/* P of one tile from its scores. What only masks and biases need is found anew here, so that no register
+/* P of one tile from its scores. What only masks and biases need is computed again here, so that no register
  * keeps it through the loop. */
 template <int columns, int keys, int groups, int stages>
 __device__ __forceinline__ void forward_phi(const struct forward_args &a, int u, int pass, int w, int k0,

@@ -103,7 +103,7 @@ __device__ __forceinline__ void rows_in(bf16 *to, const struct att_rows &x, cons
     }
 }
 
-/* Halves of two words side by side: the lower ones, or the upper ones. */
+/* The lower, or the upper, halves of two words, packed. */
 __device__ __forceinline__ uint32_t both(uint32_t x, uint32_t y, int upper)
 {
     return upper ? x >> 16 | (y & 0xffff0000u) : (x & 0xffffu) | y << 16;

@@ -46,7 +46,7 @@ struct analysis {
     int leaf_count;
     const struct leaf *x; /* the axis */
     struct group *groups;
-    size_t group_count, group_room;
+    size_t group_count, group_capacity;
     int64_t left_out; /* combinations without a number on the axis */
     /* the combination being read */
     int64_t point;
@@ -242,18 +242,18 @@ static enum pd_err choose_panels(struct analysis *a, struct pd_why *why)
 /* ---- the points -------------------------------------------------------------------------------- */
 
 /* Room for one more of `size` bytes. */
-static bool grow(void **list, size_t count, size_t *room, size_t size)
+static bool grow(void **list, size_t count, size_t *capacity, size_t size)
 {
-    size_t more = *room ? 2 * *room : 8;
+    size_t more = *capacity ? 2 * *capacity : 8;
     void *grown;
 
-    if (count < *room)
+    if (count < *capacity)
         return true;
     grown = realloc(*list, more * size);
     if (!grown)
         return false;
     *list = grown;
-    *room = more;
+    *capacity = more;
     return true;
 }
 
@@ -299,7 +299,7 @@ static enum pd_err find_group(struct analysis *a, const struct place *place, int
             err = pd_fail(why, PD_ERR_LIMIT,
                           "by: there are more than %d panels; name fewer fields by which to divide",
                           API_ANALYSIS_PANELS);
-        } else if (!grow(&groups, a->group_count, &a->group_room, sizeof *a->groups)) {
+        } else if (!grow(&groups, a->group_count, &a->group_capacity, sizeof *a->groups)) {
             err = PD_ERR_NOMEM;
         } else {
             a->groups = groups;
@@ -322,7 +322,7 @@ static enum pd_err find_point(struct analysis *a, double x, int64_t point, struc
     for (a->at_point = 0; a->at_point < panel->count && panel->points[a->at_point].x != x;)
         a->at_point++;
     if (a->at_point == panel->count) {
-        if (!grow(&points, panel->count, &panel->room, sizeof *panel->points))
+        if (!grow(&points, panel->count, &panel->capacity, sizeof *panel->points))
             return pd_fail(why, PD_ERR_NOMEM, "no memory for the points");
         panel->points = points;
         panel->points[panel->count++] = (struct api_panel_point){.x = x, .point = point};
@@ -379,7 +379,7 @@ static bool read_sample(void *ctx, const struct store_sample *m)
     values = at->values;
     if (!isfinite(value)) {
         at->nonfinite = true;
-    } else if (!grow(&values, at->count, &at->room, sizeof *at->values)) {
+    } else if (!grow(&values, at->count, &at->capacity, sizeof *at->values)) {
         a->err = pd_fail(a->why, PD_ERR_NOMEM, "no memory for the points");
     } else {
         at->values = values;

@@ -478,7 +478,7 @@ static void claim_json(struct pd_buf *b, const struct judged *j)
     const struct job_claim *c = &j->claim;
 
     api_json_open(b, '{');
-    api_json_kv_str(b, "says", c->says);
+    api_json_kv_str(b, "says", c->sentence);
     api_json_kv_str(b, "verdict", claim_verdict_name(j->verdict));
     api_json_kv_str(b, "why", j->why[0] ? j->why : NULL);
     api_json_kv_str(b, "metric", c->metric);

@@ -87,7 +87,7 @@ static bool put_values(struct events *s, const int64_t *runs, int count)
 /* False: the store cannot be read. */
 static bool changed_runs(struct events *s)
 {
-    int64_t runs[CHANGED_MAX], told[CHANGED_MAX], now = pd_clock_mono_us();
+    int64_t runs[CHANGED_MAX], reported[CHANGED_MAX], now = pd_clock_mono_us();
     int n, shown = 0;
     bool fine = true;
 
@@ -103,12 +103,12 @@ static bool changed_runs(struct events *s)
             api_json_key(&s->out, "runs");
             api_json_open(&s->out, '[');
         }
-        told[shown++] = runs[i];
+        reported[shown++] = runs[i];
         api_json_id(&s->out, runs[i]);
     }
     if (shown) {
         api_json_close(&s->out, ']');
-        fine = !s->key_count || put_values(s, told, shown);
+        fine = !s->key_count || put_values(s, reported, shown);
         api_json_close(&s->out, '}');
         pd_buf_str(&s->out, "\n\n");
         s->change_us = now;

@@ -55,7 +55,7 @@ struct experiment_job {
     struct experiment_row *rows;
     size_t row_count, row_capacity;
     struct experiment_run *runs;
-    size_t run_count, run_room;
+    size_t run_count, run_capacity;
     struct experiment_series series[EXPERIMENT_SERIES]; /* the first: the metric */
     size_t series_count;
 };

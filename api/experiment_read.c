@@ -115,16 +115,16 @@ static enum pd_err read_jobs(struct experiment *x, struct pd_why *why)
 
 /* ---- combinations and runs --------------------------------------------------------------------- */
 
-static bool grow(void **list, size_t count, size_t *room, size_t size)
+static bool grow(void **list, size_t count, size_t *capacity, size_t size)
 {
-    size_t more = *room ? 2 * *room : 32;
-    void *grown = count < *room ? *list : realloc(*list, more * size);
+    size_t more = *capacity ? 2 * *capacity : 32;
+    void *grown = count < *capacity ? *list : realloc(*list, more * size);
 
     if (!grown)
         return false;
     *list = grown;
-    if (count >= *room)
-        *room = more;
+    if (count >= *capacity)
+        *capacity = more;
     return true;
 }
 
@@ -133,7 +133,7 @@ static bool take_run(struct experiment_job *job, const struct store_sample *m)
     bool fresh = !job->row_count || job->rows[job->row_count - 1].point != m->point;
     void *rows = job->rows, *runs = job->runs;
     bool ok = (!fresh || grow(&rows, job->row_count, &job->row_capacity, sizeof *job->rows)) &&
-              grow(&runs, job->run_count, &job->run_room, sizeof *job->runs);
+              grow(&runs, job->run_count, &job->run_capacity, sizeof *job->runs);
     struct experiment_row *row;
 
     job->rows = rows;

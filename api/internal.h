@@ -47,7 +47,7 @@ struct api_wait {
     uint64_t id;
     void (*done)(void *data);
     void (*gone)(void *data);
-    bool told; /* gone was called */
+    bool gone_called; /* gone was called */
     struct api_wait *prev, *next;
     _Alignas(max_align_t) char data[];
 };

@@ -97,7 +97,7 @@ static void loop_wait(struct api_loop *l, struct pollfd fds[2])
 {
     unsigned long long ms = 0;
     bool limited = MHD_get_timeout(l->mhd, &ms) == MHD_YES;
-    uint64_t told;
+    uint64_t wakes;
 
     if (limited && !ms)
         return;
@@ -105,7 +105,7 @@ static void loop_wait(struct api_loop *l, struct pollfd fds[2])
     if (!atomic_exchange(&l->resumed, false))
         poll(fds, 2, !limited ? -1 : ms < INT_MAX ? (int)ms : INT_MAX);
     atomic_store(&l->waiting, false);
-    if (fds[1].revents && read(l->wake_fd, &told, sizeof told) < 0)
+    if (fds[1].revents && read(l->wake_fd, &wakes, sizeof wakes) < 0)
         pd_log(PD_LOG_WARNING, "api", "woken=loop errno=%d", errno);
     fds[1].revents = 0;
 }

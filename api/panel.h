@@ -32,14 +32,14 @@ struct api_panel_point {
     struct api_tally runs;
     struct api_stat stat;
     double *values; /* finite; owned */
-    size_t count, room;
+    size_t count, capacity;
     bool nonfinite;
     enum api_panel_fault fault; /* by api_panel_usable */
 };
 
 struct api_panel {
     struct api_panel_point *points; /* owned; ascending in x before the functions below are called */
-    size_t count, room;
+    size_t count, capacity;
     int64_t tokens; /* 0 = unknown */
 
     /* by api_panel_best */

@@ -53,7 +53,7 @@ struct line {
 struct samples {
     struct api_curve_run *run;
     int64_t *point;
-    size_t count, room;
+    size_t count, capacity;
     bool failed;
 };
 
@@ -63,20 +63,20 @@ static bool take_sample(void *ctx, const struct store_sample *m)
 
     if (m->state != JOB_RUN_ENDED || m->outcome != JOB_OUTCOME_SUCCEEDED)
         return true;
-    if (s->count == s->room) {
-        const size_t room = s->room ? 2 * s->room : 64;
-        void *run = realloc(s->run, room * sizeof *s->run), *point = NULL;
+    if (s->count == s->capacity) {
+        const size_t capacity = s->capacity ? 2 * s->capacity : 64;
+        void *run = realloc(s->run, capacity * sizeof *s->run), *point = NULL;
 
         if (run) {
             s->run = run;
-            point = realloc(s->point, room * sizeof *s->point);
+            point = realloc(s->point, capacity * sizeof *s->point);
         }
         if (!point) {
             s->failed = true;
             return false;
         }
         s->point = point;
-        s->room = room;
+        s->capacity = capacity;
     }
     s->point[s->count] = m->point;
     s->run[s->count++] = (struct api_curve_run){.run_id = m->run_id,

@@ -111,7 +111,7 @@ static struct registration *begin(struct api_req *r)
 /* ---- weights ---------------------------------------------------------------------------------- */
 
 /* What a request says of weights. */
-struct said {
+struct sent {
     char *description;    /* JSON; owned; NULL: the file's own */
     char preset[72];      /* "" = none */
     char tokenizer[4097]; /* "<root>/<folder>"; "" = none */
@@ -282,7 +282,7 @@ static void import_answer(struct api_req *r)
 }
 
 /* The description with the preset in it; NULL: there is neither. */
-static const char *description_of(struct api_req *r, struct said *s)
+static const char *description_of(struct api_req *r, struct sent *s)
 {
     json_t *all;
     char *text;
@@ -321,7 +321,7 @@ static struct importing *begin_import(struct api_req *r)
     return m;
 }
 
-static void import_weights(struct api_req *r, struct said *s, const struct api_upload *upload)
+static void import_weights(struct api_req *r, struct sent *s, const struct api_upload *upload)
 {
     const char *description = description_of(r, s);
     struct sup_weights asked = {.document = description, .done = imported};
@@ -377,7 +377,7 @@ static void average_checkpoints(struct api_req *r, struct api_average *a)
 
 /* ---- what a request says ---------------------------------------------------------------------- */
 
-static void check_description(struct api_req *r, const struct said *s)
+static void check_description(struct api_req *r, const struct sent *s)
 {
     struct job_weights weights;
     struct job_report report;
@@ -407,7 +407,7 @@ static void check_digest(struct api_req *r, const char *sha256)
 }
 
 /* Of a file: in the query. False: the request has been failed. */
-static bool read_query(struct api_req *r, struct said *s)
+static bool read_query(struct api_req *r, struct sent *s)
 {
     static const char *const known[] = {"preset", "description", "tokenizer", "sha256", NULL};
     char description[DESCRIPTION_MAX];
@@ -435,7 +435,7 @@ static bool read_query(struct api_req *r, struct said *s)
 
 bool api_register_check(struct api_req *r)
 {
-    struct said s;
+    struct sent s;
 
     if (read_query(r, &s) && api_draining(api_of(r)))
         api_fail(r, API_FAULT_DRAINING, "the server is draining and registers nothing");
@@ -447,21 +447,21 @@ bool api_register_check(struct api_req *r)
 static bool digest_header_fits(struct api_req *r, const char *name, const uint8_t sha256[DIGEST_SHA256_BYTES])
 {
     const char *value = api_header(r, name), *at = value ? strstr(value, "sha-256=:") : NULL, *end;
-    uint8_t said[DIGEST_SHA256_BYTES];
+    uint8_t sent[DIGEST_SHA256_BYTES];
 
     if (!at)
         return true;
     at += strlen("sha-256=:");
     end = strchr(at, ':');
-    return end && digest_unbase64(at, (size_t)(end - at), said, sizeof said) &&
-           !memcmp(said, sha256, sizeof said);
+    return end && digest_unbase64(at, (size_t)(end - at), sent, sizeof sent) &&
+           !memcmp(sent, sha256, sizeof sent);
 }
 
 static void register_upload(struct api_req *r)
 {
     const struct api_upload *upload = api_upload_of(r);
     char hex[DIGEST_SHA256_HEX_SIZE];
-    struct said s;
+    struct sent s;
 
     if (!read_query(r, &s) || !name_fits(r, api_param(r, 0))) {
         free(s.description);
@@ -496,7 +496,7 @@ static void register_rooted(struct api_req *r, json_t *body)
 {
     static const char *const known[] = {"path", "preset", "description", "tokenizer"};
     const json_t *description = json_object_get(body, "description");
-    struct said s = {.description = NULL};
+    struct sent s = {.description = NULL};
     json_t *value;
     const char *key;
 

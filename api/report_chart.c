@@ -36,12 +36,12 @@ static void range_add(struct range *r, double value)
 /* Margin around the values; never empty. */
 static void range_widen(struct range *r)
 {
-    double room = 0.05 * (r->high - r->low);
+    double margin = 0.05 * (r->high - r->low);
 
-    if (!(room > 0))
-        room = fabs(r->high) > 0 ? 0.1 * fabs(r->high) : 1;
-    r->low -= room;
-    r->high += room;
+    if (!(margin > 0))
+        margin = fabs(r->high) > 0 ? 0.1 * fabs(r->high) : 1;
+    r->low -= margin;
+    r->high += margin;
 }
 
 /* 1, 2 or 5 times a power of ten, so that about `count` ticks fit. */
@@ -249,7 +249,7 @@ bool report_chart_lines(struct pd_buf *b, const char *what, const char *x_title,
 /* ---- a panel of an analysis -------------------------------------------------------------------- */
 
 #define PANEL_HEIGHT 200.0
-#define TICK_ROOM 44.0 /* between the labels of two values */
+#define TICK_WIDTH 44.0 /* between the labels of two values */
 
 struct across {
     struct range r; /* of the axis, as it is drawn */
@@ -319,7 +319,7 @@ void report_chart_panel(struct pd_buf *b, const json_t *analysis, const json_t *
                at = PANEL_HEIGHT - BOTTOM - (mean - y.low) * scale;
 
         snprintf(text, sizeof text, "%.4g", member(p, "x"));
-        if (x - last >= TICK_ROOM) {
+        if (x - last >= TICK_WIDTH) {
             label(b, x, PANEL_HEIGHT - BOTTOM + 14, "middle", text);
             last = x;
         }

@@ -45,12 +45,12 @@ static void include(struct axis *a, const json_t *v)
 
 static void widen(struct axis *a, double share)
 {
-    double room = share * (a->high - a->low);
+    double margin = share * (a->high - a->low);
 
     if (!(a->high - a->low > 1e-12 * fabs(a->high)))
-        room = a->log || !(fabs(a->high) > 0) ? 0.5 : 0.1 * fabs(a->high);
-    a->low -= room;
-    a->high += room;
+        margin = a->log || !(fabs(a->high) > 0) ? 0.5 : 0.1 * fabs(a->high);
+    a->low -= margin;
+    a->high += margin;
 }
 
 static double px(const struct axis *a, double x)

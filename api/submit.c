@@ -630,18 +630,18 @@ bool api_job_reserve(struct api_req *r)
 {
     struct store *store = api_reader(r);
     struct pd_why why = {.text = ""};
-    bool room = false;
+    bool fits = false;
     enum pd_err err;
 
     if (!store)
         return false;
-    err = api_core_job_reserve(api_core_of(api_of(r)), store, api_settings_of(r)->jobs, &room, &why);
+    err = api_core_job_reserve(api_core_of(api_of(r)), store, api_settings_of(r)->jobs, &fits, &why);
     if (err != PD_OK)
         api_fail_why(r, err, &why);
-    else if (!room)
+    else if (!fits)
         api_fail(r, API_FAULT_OVERLOADED, "%lld jobs have not ended, which is the limit (limits.jobs)",
                  (long long)api_settings_of(r)->jobs);
-    return err == PD_OK && room;
+    return err == PD_OK && fits;
 }
 
 /* ---- a submission -------------------------------------------------------------------------------- */

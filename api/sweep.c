@@ -83,7 +83,7 @@ struct table {
     struct row *rows;
     size_t row_count, row_capacity;
     struct member *members;
-    size_t member_count, member_room;
+    size_t member_count, member_capacity;
     int key;     /* being read */
     size_t at;   /* next member, from the second key on */
     bool failed; /* no memory */
@@ -101,18 +101,18 @@ static void table_free(struct table *t)
 }
 
 /* Room for one more of `size` bytes. */
-static bool grow(void **list, size_t count, size_t *room, size_t size)
+static bool grow(void **list, size_t count, size_t *capacity, size_t size)
 {
-    size_t more = *room ? 2 * *room : 64;
+    size_t more = *capacity ? 2 * *capacity : 64;
     void *grown;
 
-    if (count < *room)
+    if (count < *capacity)
         return true;
     grown = realloc(*list, more * size);
     if (!grown)
         return false;
     *list = grown;
-    *room = more;
+    *capacity = more;
     return true;
 }
 
@@ -121,7 +121,7 @@ static struct member *new_member(struct table *t, const struct store_sample *m)
     void *rows = t->rows, *members = t->members;
     bool fresh = !t->row_count || t->rows[t->row_count - 1].point != m->point;
     bool ok = (!fresh || grow(&rows, t->row_count, &t->row_capacity, sizeof *t->rows)) &&
-              grow(&members, t->member_count, &t->member_room, sizeof *t->members);
+              grow(&members, t->member_count, &t->member_capacity, sizeof *t->members);
     struct member *out;
 
     t->rows = rows;
@@ -507,7 +507,7 @@ struct curve {
     char *values;
     struct api_tally runs;
     struct api_curve_run *at;
-    size_t count, room;
+    size_t count, capacity;
 };
 
 struct curves {
@@ -552,7 +552,7 @@ static bool curve_sample(void *ctx, const struct store_sample *m)
     if (!api_choice_counts(&c->choice, m))
         return true;
     runs = at->at;
-    if (!grow(&runs, at->count, &at->room, sizeof *at->at)) {
+    if (!grow(&runs, at->count, &at->capacity, sizeof *at->at)) {
         c->failed = true;
         return false;
     }

@@ -158,10 +158,10 @@ void api_waits_notify_gone(struct api *api)
 
         pthread_mutex_lock(&api->lock);
         for (struct api_wait *w = api->waits; w && !found; w = w->next)
-            if (w->gone && !w->told)
+            if (w->gone && !w->gone_called)
                 found = w;
         if (found) {
-            found->told = true;
+            found->gone_called = true;
             atomic_fetch_add(&found->refs, 1);
         }
         pthread_mutex_unlock(&api->lock);

@@ -13,9 +13,9 @@ static void client_gone(struct api *api, uint64_t id)
 
     pthread_mutex_lock(&api->lock);
     for (struct api_wait *w = api->waits; w; w = w->next) {
-        if (w->id == id && w->gone && !w->told) {
+        if (w->id == id && w->gone && !w->gone_called) {
             wait = w;
-            w->told = true;
+            w->gone_called = true;
             atomic_fetch_add(&w->refs, 1);
             break;
         }

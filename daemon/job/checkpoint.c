@@ -377,9 +377,9 @@ enum pd_err job_checkpoint_fold(const char *json, size_t len, const struct job_f
          inherit(doc, run, job_kind_info(kind)->inherits, named != NULL, report) &&
          fold_data(doc, run, report) && json_object_set(doc, "evaluate", place) == 0;
     for (size_t i = 0; ok && !named && i < 3; i++) {
-        static const char *const said[] = {"run", "checkpoint", "split"};
+        static const char *const consumed[] = {"run", "checkpoint", "split"};
 
-        json_object_del(doc, said[i]);
+        json_object_del(doc, consumed[i]);
     }
     if (ok)
         job_json_write(doc, ret_json);

@@ -388,7 +388,7 @@ bool job_rules_beyond(const struct job_config *g, int64_t steps, bool evals, cha
 static void warn_schedule(struct job_ctx *c)
 {
     const struct job_train *t = &c->g->train;
-    char said[128];
+    char sentence[128];
 
     if (ok(c, "/train/schedule/min_lr", "/train/optimizer/lr") && job_use_min_lr(c->run) &&
         t->schedule.min_lr > t->optimizer.lr)
@@ -397,11 +397,11 @@ static void warn_schedule(struct job_ctx *c)
                         t->optimizer.lr);
     if (t->steps < 1 || !ok(c, "/train/steps", NULL))
         return;
-    if (ok(c, "/train/eval_every", NULL) && job_rules_beyond(c->g, t->steps, true, said, sizeof said))
-        job_ctx_warning(c, "/train/eval_every", "%s", said);
+    if (ok(c, "/train/eval_every", NULL) && job_rules_beyond(c->g, t->steps, true, sentence, sizeof sentence))
+        job_ctx_warning(c, "/train/eval_every", "%s", sentence);
     if (ok(c, "/train/schedule/milestones", NULL) &&
-        job_rules_beyond(c->g, t->steps, false, said, sizeof said))
-        job_ctx_warning(c, "/train/schedule/milestones", "%s", said);
+        job_rules_beyond(c->g, t->steps, false, sentence, sizeof sentence))
+        job_ctx_warning(c, "/train/schedule/milestones", "%s", sentence);
 }
 
 static void check_mixing(struct job_ctx *c)

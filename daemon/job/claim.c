@@ -91,7 +91,7 @@ enum pd_err job_claim_read(const json_t *json, struct job_claim *ret, struct pd_
     const json_t *slope = json_object_get(json, "slope"), *margin = json_object_get(json, "margin"),
                  *value = json_object_get(json, "value");
     struct job_claim c = {
-        .says = json_string_value(json_object_get(json, "says")),
+        .sentence = json_string_value(json_object_get(json, "says")),
         .metric = json_string_value(json_object_get(json, "metric")),
         .is = (enum job_claim_is)word_of(json_object_get(json, "is"), is_names, JOB_CLAIM_IS_COUNT),
         .margin = json_number_value(margin)};
@@ -109,7 +109,7 @@ enum pd_err job_claim_read(const json_t *json, struct job_claim *ret, struct pd_
     }
     c.value =
         value ? (enum job_claim_value)word_of(value, value_names, JOB_CLAIM_VALUE_COUNT) : JOB_CLAIM_LAST;
-    if (!c.says || !*c.says)
+    if (!c.sentence || !*c.sentence)
         wrong = "says";
     else if (c.is == JOB_CLAIM_IS_COUNT)
         wrong = "is";

@@ -55,7 +55,7 @@ struct job_claim_side {
     double number;
 };
 struct job_claim {
-    const char *says, *metric;
+    const char *sentence, *metric;
     enum job_claim_is is;
     enum job_claim_value value;
     double margin;

@@ -99,7 +99,7 @@ enum pd_err job_run_judge(const char *json, size_t len, int64_t train_samples, s
 {
     struct job_config *g = NULL;
     struct pd_why bad = {""};
-    char said[128], place[64];
+    char sentence[128], place[64];
     enum pd_err err = job_config_load(json, len, &g, why);
 
     if (err != PD_OK)
@@ -109,10 +109,10 @@ enum pd_err job_run_judge(const char *json, size_t len, int64_t train_samples, s
 
         job_report_error(report, place, "%s", detail);
     } else {
-        if (job_rules_beyond(g, g->bound.steps, true, said, sizeof said))
-            job_report_warning(report, "#/train/eval_every", "%s", said);
-        if (job_rules_beyond(g, g->bound.steps, false, said, sizeof said))
-            job_report_warning(report, "#/train/schedule/milestones", "%s", said);
+        if (job_rules_beyond(g, g->bound.steps, true, sentence, sizeof sentence))
+            job_report_warning(report, "#/train/eval_every", "%s", sentence);
+        if (job_rules_beyond(g, g->bound.steps, false, sentence, sizeof sentence))
+            job_report_warning(report, "#/train/schedule/milestones", "%s", sentence);
     }
     job_config_free(g);
     return report->failed ? pd_fail(why, PD_ERR_NOMEM, "out of memory checking the run") : PD_OK;

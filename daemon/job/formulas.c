@@ -27,9 +27,8 @@ static bool list_check(const json_t *doc, const json_t *list, struct job_report 
         job_report_error(report, "#/attention/formulas", "must be an array of 1 to %d formulas",
                          JOB_MAX_AXIS_VALUES);
     else if (json_object_get(attention, "formula"))
-        job_report_error(
-            report, "#/attention/formulas",
-            "is a list of formulas, beside which /attention/formula has no meaning: name one of them");
+        job_report_error(report, "#/attention/formulas",
+                         "is a list of formulas and excludes /attention/formula: set only one of them");
     else if (activation && !word_is(activation, "formula"))
         job_report_error(report, "#/attention/formulas",
                          "needs activation formula, which /attention/activation contradicts");

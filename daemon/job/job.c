@@ -17,7 +17,7 @@ struct job_doc {
     struct job_head head;
 };
 
-static const struct job_env plain_env = {.threads = 1, .keep_best = -1, .keep_latest = -1};
+static const struct job_env default_env = {.threads = 1, .keep_best = -1, .keep_latest = -1};
 
 /* ---- Overrides ---- */
 
@@ -26,7 +26,7 @@ static enum pd_err override_one(struct job_ctx *c, const char *pointer, json_t *
     const struct job_field *f = job_field_find(pointer);
     enum pd_err err = PD_OK;
     struct pd_buf place;
-    char said[384], parent[256];
+    char sentence[384], parent[256];
 
     pd_buf_init(&place, 0);
     pd_buf_str(&place, "#/overrides");
@@ -55,7 +55,8 @@ static enum pd_err override_one(struct job_ctx *c, const char *pointer, json_t *
         const char *slash = strrchr(pointer, '/');
         snprintf(parent, sizeof parent, "%.*s", (int)(slash - pointer < 255 ? slash - pointer : 255),
                  pointer);
-        job_report_error(c->report, place.data, "%s", job_keys_unknown(said, sizeof said, parent, slash + 1));
+        job_report_error(c->report, place.data, "%s",
+                         job_keys_unknown(sentence, sizeof sentence, parent, slash + 1));
     }
 out:
     pd_buf_done(&place);
@@ -299,10 +300,10 @@ static enum pd_err check_points(struct job_doc *job, struct job_report *report)
         /* The first combination was checked with the job, in its environment. */
         for (size_t i = 0; p > 0 && i < one.error_count; i++) {
             const struct job_problem *e = &one.errors[i];
-            bool told = false;
-            for (size_t k = 0; k < first_errors && !told; k++)
-                told = strcmp(report->errors[k].pointer, e->pointer) == 0;
-            if (told)
+            bool repeated = false;
+            for (size_t k = 0; k < first_errors && !repeated; k++)
+                repeated = strcmp(report->errors[k].pointer, e->pointer) == 0;
+            if (repeated)
                 continue;
             if (strncmp(e->pointer, "#/sweep/axes/", 13) == 0)
                 job_report_error(report, e->pointer, "%s", e->detail);
@@ -482,7 +483,7 @@ enum pd_err job_parse(const char *json, size_t len, const struct job_env *env, s
     if (!job)
         return PD_ERR_NOMEM;
     if (!env)
-        env = &plain_env;
+        env = &default_env;
     job->env = *env;
     job->env.roots = NULL;
     job->env.root_count = 0;
@@ -528,7 +529,7 @@ out:
 enum pd_err job_parse_stored(const char *json, size_t len, struct job_doc **ret_job,
                              struct job_report *report)
 {
-    struct job_env env = plain_env;
+    struct job_env env = default_env;
 
     env.schema = 1; /* which was not written into kept documents */
     return job_parse(json, len, &env, ret_job, report);

@@ -221,7 +221,7 @@ void job_keys_check(struct job_ctx *c, json_t *v, const char *pointer, const cha
 {
     const char *key;
     json_t *child;
-    char said[256];
+    char sentence[256];
 
     json_object_foreach(v, key, child)
     {
@@ -248,7 +248,7 @@ void job_keys_check(struct job_ctx *c, json_t *v, const char *pointer, const cha
                     job_report_error(c->report, spot.data, "must be an object, not %s", job_json_kind(child));
             } else {
                 job_report_error(c->report, spot.data, "%s",
-                                 job_keys_unknown(said, sizeof said, pointer, key));
+                                 job_keys_unknown(sentence, sizeof sentence, pointer, key));
             }
         }
         pd_buf_done(&path);

@@ -238,9 +238,9 @@ static bool train_classes_averaged(const struct job_config *g)
 #define TRAIN_SET "training part of the data, without augmentation"
 
 #define WEIGHTS(X) X(w_q, "W_Q") X(w_k, "W_K") X(w_v, "W_V") X(w_o, "W_O") X(w_1, "W_1") X(w_2, "W_2")
-#define GRADIENT(stat, says, what, how, weight, name)                                                        \
+#define GRADIENT(stat, heading, what, how, weight, name)                                                     \
     {.key = "grad/" stat "/" #weight,                                                                        \
-     .title = says,                                                                                          \
+     .title = heading,                                                                                       \
      .panel = "grad/" stat,                                                                                  \
      .series = name,                                                                                         \
      .group = JOB_METRIC_TRAINING,                                                                           \

@@ -156,7 +156,7 @@ const size_t job_recipe_count = sizeof job_recipes / sizeof *job_recipes;
     ".tsv, "                                                                                                 \
     ".csv (RFC 4180) with a header row that names the columns label and text, or .jsonl with objects that "  \
     "hold "                                                                                                  \
-    "\"label\" and \"text\"; plain or with .gz behind"
+    "\"label\" and \"text\"; optionally compressed (.gz)"
 
 static const struct job_dataset_info datasets[] = {
     [JOB_DATASET_MNIST] =
@@ -168,7 +168,7 @@ static const struct job_dataset_info datasets[] = {
          .classes = 10,
          .layout =
              "a folder with train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and "
-             "t10k-labels-idx1-ubyte, plain or with .gz behind"},
+             "t10k-labels-idx1-ubyte, optionally compressed (.gz)"},
     [JOB_DATASET_DIGITS_GEN] = {.name = "digits_gen",
                                 .available = true,
                                 IMAGES,
@@ -186,7 +186,7 @@ static const struct job_dataset_info datasets[] = {
                              .classes = 10,
                              .layout = "a folder with data_batch*.bin and test_batch*.bin (plain or .gz), "
                                        "or one such file; names of the classes "
-                                       "from batches.meta.txt beside them"},
+                                       "from batches.meta.txt next to them"},
     [JOB_DATASET_IMAGENET1K] = {.name = "imagenet1k",
                                 .available = true,
                                 IMAGES,
@@ -237,7 +237,7 @@ static const struct job_dataset_info datasets[] = {
          .classes = 2,
          .lra = {1024, 1024},
          .cut = 1000,
-         .layout = "a folder with train.tsv and test.tsv, or one such file, plain or with .gz behind, "
+         .layout = "a folder with train.tsv and test.tsv, or one such file, optionally compressed (.gz), "
                    "without a header row: label, id, text; bytes are tokens, from 1 on"},
     [JOB_DATASET_AAN] =
         {.name = "aan",

@@ -96,22 +96,22 @@ static void place_of(const struct job_ctx *c, const char *pointer, bool error, s
 
 static void problem(struct job_ctx *c, bool error, const char *pointer, const char *fmt, va_list args)
 {
-    struct pd_buf place, said;
+    struct pd_buf place, sentence;
     char text[2048];
 
     pd_buf_init(&place, 0);
-    pd_buf_init(&said, 0);
-    place_of(c, pointer, error, &place, &said);
+    pd_buf_init(&sentence, 0);
+    place_of(c, pointer, error, &place, &sentence);
     vsnprintf(text, sizeof text, fmt, args);
-    pd_buf_str(&said, text);
-    if (pd_buf_err(&place) != PD_OK || pd_buf_err(&said) != PD_OK)
+    pd_buf_str(&sentence, text);
+    if (pd_buf_err(&place) != PD_OK || pd_buf_err(&sentence) != PD_OK)
         c->nomem = true;
     else if (error)
-        job_report_error(c->report, place.data, "%s", said.data);
+        job_report_error(c->report, place.data, "%s", sentence.data);
     else
-        job_report_warning(c->report, place.data, "%s", said.data);
+        job_report_warning(c->report, place.data, "%s", sentence.data);
     pd_buf_done(&place);
-    pd_buf_done(&said);
+    pd_buf_done(&sentence);
 }
 
 void job_ctx_error(struct job_ctx *c, const char *pointer, const char *fmt, ...)

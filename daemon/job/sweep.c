@@ -35,7 +35,7 @@ static bool read_range(struct job_ctx *c, const struct job_axis *a, const char *
                        double *lo, double *hi, size_t *n)
 {
     json_t *x = json_array_get(v, 0), *y = json_array_get(v, 1), *z = json_array_get(v, 2);
-    char rest[32], said[128];
+    char rest[32], sentence[128];
     bool by_log = strncmp(form, "log", 3) == 0;
 
     snprintf(rest, sizeof rest, "/%s", form);
@@ -53,8 +53,8 @@ static bool read_range(struct job_ctx *c, const struct job_axis *a, const char *
     }
     if (counted) {
         if (!json_is_integer(z) || json_integer_value(z) < 1 || json_integer_value(z) > JOB_MAX_AXIS_VALUES) {
-            snprintf(said, sizeof said, "n must be an integer from 1 to %d", JOB_MAX_AXIS_VALUES);
-            axis_error(c, a->index, rest, said);
+            snprintf(sentence, sizeof sentence, "n must be an integer from 1 to %d", JOB_MAX_AXIS_VALUES);
+            axis_error(c, a->index, rest, sentence);
             return false;
         }
         *n = (size_t)json_integer_value(z);
@@ -94,7 +94,7 @@ static enum form axis_form(struct job_ctx *c, size_t index, json_t *v)
     enum form form = FORM_COUNT;
     const char *key;
     json_t *ignored;
-    char said[256], near[64];
+    char sentence[256], near[64];
 
     json_object_foreach(v, key, ignored)
     {
@@ -107,10 +107,10 @@ static enum form axis_form(struct job_ctx *c, size_t index, json_t *v)
             struct pd_buf b;
             pd_buf_init(&b, 0);
             job_pointer_add(&b, key);
-            snprintf(said, sizeof said, "unknown key%s",
+            snprintf(sentence, sizeof sentence, "unknown key%s",
                      pd_did_you_mean(near, sizeof near, key, forms, FORM_COUNT));
             if (pd_buf_err(&b) == PD_OK)
-                axis_error(c, index, b.data, said);
+                axis_error(c, index, b.data, sentence);
             else
                 c->nomem = true;
             pd_buf_done(&b);
@@ -132,7 +132,7 @@ static bool axis_pointer(struct job_ctx *c, struct job_axis *a, json_t *pointer)
 {
     const char *p = json_string_value(pointer);
     const struct job_field *f;
-    char said[384], parent[256];
+    char sentence[384], parent[256];
     const char *slash;
 
     if (!p || p[0] != '/') {
@@ -150,7 +150,7 @@ static bool axis_pointer(struct job_ctx *c, struct job_axis *a, json_t *pointer)
         return true;
     slash = strrchr(p, '/');
     snprintf(parent, sizeof parent, "%.*s", (int)(slash - p < 255 ? slash - p : 255), p);
-    axis_error(c, a->index, "/pointer", job_keys_unknown(said, sizeof said, parent, slash + 1));
+    axis_error(c, a->index, "/pointer", job_keys_unknown(sentence, sizeof sentence, parent, slash + 1));
     return false;
 }
 

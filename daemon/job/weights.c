@@ -145,18 +145,18 @@ static bool put_teacher(json_t *doc)
 }
 
 /* The document of a job that would train this network. */
-static json_t *job_of(const json_t *said, const char *tokenizer, struct job_report *report)
+static json_t *job_of(const json_t *description, const char *tokenizer, struct job_report *report)
 {
     static const char *const sections[] = {"schema", "model", "attention", "norm", "data"};
     json_t *doc = json_pack("{s:s,s:{s:i},s:{s:s}}", "name", "weights", "train", "epochs", 1, "resources",
                             "device", "cpu"),
-           *copy, *precision = json_object_get(json_object_get(said, "train"), "precision"),
-           *preset = json_object_get(said, "preset"), *model;
+           *copy, *precision = json_object_get(json_object_get(description, "train"), "precision"),
+           *preset = json_object_get(description, "preset"), *model;
     bool ok = doc != NULL;
     const char *key;
     json_t *value;
 
-    json_object_foreach((json_t *)said, key, value) if (!member_known(key))
+    json_object_foreach((json_t *)description, key, value) if (!member_known(key))
     {
         char place[160];
 
@@ -166,7 +166,7 @@ static json_t *job_of(const json_t *said, const char *tokenizer, struct job_repo
                          "attention, norm, data, mean, std and classes");
     }
     for (size_t i = 0; ok && i < sizeof sections / sizeof *sections; i++) {
-        value = json_object_get(said, sections[i]);
+        value = json_object_get(description, sections[i]);
         copy = value ? job_json_copy(value) : NULL;
         ok = !value || (copy && json_object_set_new(doc, sections[i], copy) == 0);
     }
@@ -187,10 +187,10 @@ static json_t *job_of(const json_t *said, const char *tokenizer, struct job_repo
     return NULL;
 }
 
-static void take_channels(const json_t *said, const char *key, bool positive, float ret[3], int *ret_count,
-                          struct job_report *report)
+static void take_channels(const json_t *description, const char *key, bool positive, float ret[3],
+                          int *ret_count, struct job_report *report)
 {
-    const json_t *list = json_object_get(said, key);
+    const json_t *list = json_object_get(description, key);
     char place[32];
     size_t n = json_array_size(list);
     bool good = !list || (json_is_array(list) && n >= 1 && n <= 3);
@@ -210,10 +210,10 @@ static void take_channels(const json_t *said, const char *key, bool positive, fl
         *ret_count = (int)n;
 }
 
-static bool take_classes(const json_t *said, struct pd_buf *names, int64_t *ret_count,
+static bool take_classes(const json_t *description, struct pd_buf *names, int64_t *ret_count,
                          struct job_report *report)
 {
-    const json_t *list = json_object_get(said, "classes");
+    const json_t *list = json_object_get(description, "classes");
     bool good = !list || (json_is_array(list) && json_array_size(list) > 0);
 
     *ret_count = (int64_t)json_array_size(list);
@@ -233,26 +233,26 @@ enum pd_err job_weights_read(const char *json, size_t len, const char *tokenizer
                              struct job_report *report)
 {
     const struct job_env env = {.threads = 1, .keep_best = -1, .keep_latest = -1};
-    json_t *said = NULL, *doc = NULL;
+    json_t *description = NULL, *doc = NULL;
     struct job_doc *job = NULL;
     struct pd_why why = {""};
     char *text = NULL;
-    enum pd_err err = job_json_load(json, len, &said, &why);
+    enum pd_err err = job_json_load(json, len, &description, &why);
 
     memset(ret, 0, sizeof *ret);
     pd_buf_init(&ret->document, 0);
     pd_buf_init(&ret->class_names, 0);
-    if (err != PD_OK || !json_is_object(said)) {
+    if (err != PD_OK || !json_is_object(description)) {
         if (err == PD_ERR_NOMEM)
             goto out;
         job_report_error(report, "#", "%s", err == PD_OK ? "must be an object" : why.text);
         err = PD_ERR_INVALID;
         goto out;
     }
-    doc = job_of(said, tokenizer, report);
-    take_channels(said, "mean", false, ret->mean, &ret->mean_count, report);
-    take_channels(said, "std", true, ret->std, &ret->std_count, report);
-    if (!doc || !take_classes(said, &ret->class_names, &ret->classes, report)) {
+    doc = job_of(description, tokenizer, report);
+    take_channels(description, "mean", false, ret->mean, &ret->mean_count, report);
+    take_channels(description, "std", true, ret->std, &ret->std_count, report);
+    if (!doc || !take_classes(description, &ret->class_names, &ret->classes, report)) {
         err = PD_ERR_NOMEM;
         goto out;
     }
@@ -266,7 +266,7 @@ out:
     job_free(job);
     free(text);
     json_decref(doc);
-    json_decref(said);
+    json_decref(description);
     if (err != PD_OK)
         job_weights_done(ret);
     return err;

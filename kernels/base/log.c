@@ -16,9 +16,9 @@ void pd_log_set_level(enum pd_log_level level)
 
 static _Atomic bool omit_priority;
 
-void pd_log_omit_priority(bool plain)
+void pd_log_omit_priority(bool omit)
 {
-    atomic_store(&omit_priority, plain);
+    atomic_store(&omit_priority, omit);
 }
 
 void pd_log(enum pd_log_level level, const char *module, const char *fmt, ...)

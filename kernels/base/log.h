@@ -16,7 +16,7 @@ enum pd_log_level { PD_LOG_ERROR = 3, PD_LOG_WARNING = 4, PD_LOG_INFO = 6, PD_LO
 void pd_log_set_level(enum pd_log_level level);
 
 /* Lines for people: instead of the number, the word "error" or "warning" before the sender. */
-void pd_log_omit_priority(bool plain);
+void pd_log_omit_priority(bool omit);
 
 /* `module` is the sender, for example "store"; `fmt` the pairs, without a newline. */
 void pd_log(enum pd_log_level level, const char *module, const char *fmt, ...) PD_PRINTF(3, 4);

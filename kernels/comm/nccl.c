@@ -96,7 +96,7 @@ static void end(struct pk_comm *c)
 
 /* Ends the communicator: the first reason is kept, the other ranks are notified, what runs on the GPU stops.
  * Lock held. */
-static void give_up(struct pk_comm *c, enum pd_err err, const char *text, bool tell)
+static void give_up(struct pk_comm *c, enum pd_err err, const char *text, bool notify)
 {
     if (c->err == PD_OK) {
         c->err = err;
@@ -104,7 +104,7 @@ static void give_up(struct pk_comm *c, enum pd_err err, const char *text, bool t
         if (c->host && c->host->log)
             c->host->log(c->host->user, 4, text);
     }
-    if (tell)
+    if (notify)
         local_api()->abort(c->local, text);
     end(c);
 }

@@ -445,12 +445,12 @@ static void test_real_photographs(void **state)
     planes = malloc(3 * 64 * 64);
     assert_non_null(planes);
     while (fread(head, 1, 512, f) == 512 && head[0]) {
-        size_t len = strtoul((char *)head + 124, NULL, 8), room = (len + 511) / 512 * 512;
-        uint8_t *bytes = malloc(room + 1);
+        size_t len = strtoul((char *)head + 124, NULL, 8), capacity = (len + 511) / 512 * 512;
+        uint8_t *bytes = malloc(capacity + 1);
         struct pd_why why;
 
         assert_non_null(bytes);
-        assert_int_equal(fread(bytes, 1, room, f), room);
+        assert_int_equal(fread(bytes, 1, capacity, f), capacity);
         if (head[156] == '0' && len) {
             if (data_image_read_eval(bytes, len, &fit, planes, &why) != PD_OK)
                 fail_msg("%s: %s", (char *)head, why.text);

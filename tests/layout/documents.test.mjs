@@ -70,7 +70,7 @@ test('test_documents_show_no_number_of_a_planning_list', () => {
     const shown = tracked.filter(file => /^(api|web|deploy|daemon)\/.*\.(c|h|js|html|css|yaml|conf|json|md)$|^README\.md$/.test(file) && !/package-lock/.test(file));
     assert.ok(shown.length > 400);
     assert.deepEqual(shown.flatMap(file => listNumbers(file, read(file))), []);
-    assert.deepEqual(listNumbers('x.c', '/* M7 */ SAYS("the shape (M35)", "M36")'), ['x.c: M35', 'x.c: M36']);
+    assert.deepEqual(listNumbers('x.c', '/* M7 */ MEANS("the shape (M35)", "M36")'), ['x.c: M35', 'x.c: M36']);
     assert.deepEqual(listNumbers('x.yaml', 'a sweep (M57-M58), M80.'), ['x.yaml: M57', 'x.yaml: M58', 'x.yaml: M80']);
     assert.deepEqual(listNumbers('x.js', "'M7 2.5a4.5', 'M5 16H27M16 5V27', 'XCiT-M24'"), []);
 });

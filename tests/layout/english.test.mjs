@@ -49,6 +49,21 @@ test('test_english_comments_and_documents_use_standard_terms', () => {
     assert.deepEqual(files.flatMap(file => dialect(file, readFileSync(path.join(root, file), 'utf8'))), []);
 });
 
+/** Parts of identifiers that are private terms; `room` is allowed where it is the workspace of the attention kernels. */
+const parts = /(?:^|_)(say|says|said|told|tell|tells|meeting|keeper|beside|course|rooms?|doors?)(?:_|$)/i, allowed = /^(att_room|backward_room)$/;
+
+export function identifiers(file, text) {
+    const code = text.replace(/\/\*[\s\S]*?\*\/|\/\/[^\n]*|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'/g, '');
+    return [...new Set(code.match(/\b[A-Za-z_]\w*\b/g) ?? [])].filter(name => parts.test(name) && !allowed.test(name)).map(name => `${file}: ${name}`);
+}
+
+test('test_english_identifiers_have_no_private_terms', () => {
+    const files = tracked.filter(file => /^(api|daemon|kernels)\/.*\.(c|h|cu|cuh)$/.test(file));
+    assert.ok(files.length > 500);
+    assert.deepEqual(files.flatMap(file => identifiers(file, readFileSync(path.join(root, file), 'utf8'))), []);
+    assert.deepEqual(identifiers('a.c', 'int row_room; /* said */ char *said; f("told"); essay();'), ['a.c: row_room', 'a.c: said']);
+});
+
 test('test_english_checker_reads_comments_and_knows_contexts', () => {
     assert.equal(dialect('a.c', '/* nobody waits */ int x;').length, 1);
     assert.equal(dialect('a.c', '// kept beside it, as whoever asks is told').length, 3);

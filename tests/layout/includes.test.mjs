@@ -209,7 +209,7 @@ test('test_layout_part_checker_sees_a_wrong_arrow_and_shown_members', () => {
 const jsonByHand = {
     'api/infer.c': /body\[\] =/, 'api/system.c': /body\[\] =/,
     'api/ingest.c': /must be an object|a batch is/, 'api/external.c': /must be an object|must be a text/,
-    'daemon/job/fields.c': /SAYS\(/, 'daemon/job/presets.c': /\bD\(/,
+    'daemon/job/fields.c': /MEANS\(/, 'daemon/job/presets.c': /\bD\(/,
 };
 /** Where a file reads JSON by searching its text, or writes it by printf. */
 export function handMade(file, text) {

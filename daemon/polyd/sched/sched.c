@@ -115,23 +115,23 @@ static struct reservation reserve(const struct sched_item *item, const struct sc
                                   const struct sched_busy *sorted, int count)
 {
     struct reservation r = {.at_us = SCHED_NEVER, .made = true};
-    int64_t need = bytes_of(item, k), room = k->memory_free;
+    int64_t need = bytes_of(item, k), free_bytes = k->memory_free;
     int have = k->free;
 
-    for (int i = 0; i < count && (have < item->slots || room < need); i++) {
+    for (int i = 0; i < count && (have < item->slots || free_bytes < need); i++) {
         if (strcmp(sorted[i].kind, item->kind) != 0)
             continue;
         if (sorted[i].until_us == SCHED_NEVER)
             break;
         have += sorted[i].slots;
-        room += sorted[i].bytes;
+        free_bytes += sorted[i].bytes;
         r.at_us = sorted[i].until_us;
     }
-    if (have < item->slots || room < need) {
+    if (have < item->slots || free_bytes < need) {
         r.at_us = SCHED_NEVER;
     } else {
         r.spare = have - item->slots;
-        r.spare_bytes = room - need;
+        r.spare_bytes = free_bytes - need;
     }
     return r;
 }

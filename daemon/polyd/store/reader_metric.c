@@ -35,7 +35,7 @@ static enum pd_err segments_of(struct store *s, const struct store_point_query *
 {
     bool worker = false;
     struct segment *list = NULL;
-    size_t count = 0, room = 0, kept = 0;
+    size_t count = 0, capacity = 0, kept = 0;
     int64_t bound = INT64_MAX;
     sqlite3_stmt *st;
     enum pd_err err;
@@ -59,8 +59,8 @@ static enum pd_err segments_of(struct store *s, const struct store_point_query *
         err = db_step(&s->db, st, why);
         if (err != PD_OK && err != PD_ERR_NOT_FOUND)
             break;
-        if (count == room) {
-            struct segment *more = realloc(list, (room = room ? 2 * room : 8) * sizeof *list);
+        if (count == capacity) {
+            struct segment *more = realloc(list, (capacity = capacity ? 2 * capacity : 8) * sizeof *list);
 
             if (!more) {
                 if (err == PD_OK)
@@ -300,7 +300,7 @@ struct rollups {
 static enum pd_err rollups_of(struct store *s, const struct store_point_query *q, int64_t key,
                               const struct segment *g, struct rollups *ret, struct pd_why *why)
 {
-    size_t room = 0;
+    size_t capacity = 0;
     sqlite3_stmt *st;
     enum pd_err err;
 
@@ -315,8 +315,8 @@ static enum pd_err rollups_of(struct store *s, const struct store_point_query *q
     while (err == PD_OK && (err = db_step(&s->db, st, why)) == PD_OK) {
         struct rollup *r;
 
-        if (ret->count == room) {
-            struct rollup *more = realloc(ret->at, (room = room ? 2 * room : 64) * sizeof *more);
+        if (ret->count == capacity) {
+            struct rollup *more = realloc(ret->at, (capacity = capacity ? 2 * capacity : 64) * sizeof *more);
 
             if (!more) {
                 db_done(st);

@@ -274,12 +274,12 @@ static void name_orphans(struct cleaner *c)
 }
 
 /* Logged when it changes, not at every retry. */
-static void name_kept(const struct clean_pass *pass, int *said)
+static void log_kept(const struct clean_pass *pass, int *logged)
 {
-    if (pass->kept != *said && pass->kept)
+    if (pass->kept != *logged && pass->kept)
         pd_log(PD_LOG_WARNING, "supervise", "cleaning=incomplete kept=%d why=\"%s\"", pass->kept,
                pass->why.text);
-    *said = pass->kept;
+    *logged = pass->kept;
 }
 
 static void *cleaner_thread(void *arg)
@@ -288,7 +288,7 @@ static void *cleaner_thread(void *arg)
     struct clean_pass pass = {.run = 0};
     int64_t cache_us = 0;
     bool named = false;
-    int said = 0;
+    int logged = 0;
 
     while (!stopping(c)) {
         struct pd_why why = {""};
@@ -303,7 +303,7 @@ static void *cleaner_thread(void *arg)
             pd_log(PD_LOG_ERROR, "supervise", "cleaning=stalled error=%s why=\"%s\"", pd_err_name(err),
                    why.text);
         if (err == PD_OK)
-            name_kept(&pass, &said);
+            log_kept(&pass, &logged);
         if (!named && err == PD_OK && !pass.busy && !pass.kept) {
             name_orphans(c);
             named = true;

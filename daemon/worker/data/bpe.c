@@ -467,7 +467,7 @@ struct encoder {
     struct pd_why *why;
 };
 
-static enum pd_err room(struct data_ids *out, size_t more)
+static enum pd_err reserve(struct data_ids *out, size_t more)
 {
     if (out->size - out->count < more) {
         size_t size = out->size ? out->size : 256;
@@ -491,7 +491,7 @@ static enum pd_err encode_piece(struct encoder *e, const uint8_t *p, size_t len)
     int32_t *id;
     size_t n = len;
 
-    if (room(e->out, len) != PD_OK)
+    if (reserve(e->out, len) != PD_OK)
         return pd_fail(e->why, PD_ERR_NOMEM, "no memory for tokens");
     id = e->out->items + e->out->count;
     if (len == 1 && b->byte[*p] >= 0) {

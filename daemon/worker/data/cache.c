@@ -166,12 +166,13 @@ uint64_t data_cache_limit(const char *dir)
     char path[PATH_BYTES];
     struct pd_buf text;
     uint64_t limit = DATA_CACHE_BYTES_MAX;
-    unsigned long long said;
+    unsigned long long bytes_max;
 
     snprintf(path, sizeof path, "%.*s/limit", PATH_BYTES - 120, dir);
     pd_buf_init(&text, 0);
-    if (pd_file_read(path, 64, &text, NULL) == PD_OK && text.data && sscanf(text.data, "%llu", &said) == 1)
-        limit = said;
+    if (pd_file_read(path, 64, &text, NULL) == PD_OK && text.data &&
+        sscanf(text.data, "%llu", &bytes_max) == 1)
+        limit = bytes_max;
     pd_buf_done(&text);
     return limit;
 }

@@ -26,7 +26,7 @@ static const char *const part_folders[DATA_SPLITS][4] = {{"train"}, {"validation
 struct paths {
     struct pd_buf text;
     size_t *at; /* where each begins */
-    size_t count, room;
+    size_t count, capacity;
 };
 
 static void paths_done(struct paths *p)
@@ -44,14 +44,14 @@ static enum pd_err add(struct paths *p, const char *path, struct pd_why *why)
 {
     if (p->count >= DATA_DOCUMENTS_MAX)
         return pd_fail(why, PD_ERR_LIMIT, "more than %d files", DATA_DOCUMENTS_MAX);
-    if (p->count == p->room) {
-        size_t room = p->room ? 2 * p->room : 1024;
-        size_t *more = realloc(p->at, room * sizeof *more);
+    if (p->count == p->capacity) {
+        size_t capacity = p->capacity ? 2 * p->capacity : 1024;
+        size_t *more = realloc(p->at, capacity * sizeof *more);
 
         if (!more)
-            return pd_fail(why, PD_ERR_NOMEM, "no memory for a list of %zu files", room);
+            return pd_fail(why, PD_ERR_NOMEM, "no memory for a list of %zu files", capacity);
         p->at = more;
-        p->room = room;
+        p->capacity = capacity;
     }
     p->at[p->count++] = p->text.len;
     pd_buf_append(&p->text, path, strlen(path) + 1);
@@ -129,14 +129,14 @@ static int by_path(const void *a, const void *b, void *text)
 
 static enum pd_err note_end(struct data_ends *d, int64_t at, struct pd_why *why)
 {
-    if (d->count == d->room) {
-        size_t room = d->room ? 2 * d->room : 1024;
-        int64_t *more = realloc(d->at, room * sizeof *more);
+    if (d->count == d->capacity) {
+        size_t capacity = d->capacity ? 2 * d->capacity : 1024;
+        int64_t *more = realloc(d->at, capacity * sizeof *more);
 
         if (!more)
-            return pd_fail(why, PD_ERR_NOMEM, "no memory for the ends of %zu documents", room);
+            return pd_fail(why, PD_ERR_NOMEM, "no memory for the ends of %zu documents", capacity);
         d->at = more;
-        d->room = room;
+        d->capacity = capacity;
     }
     d->at[d->count++] = at;
     return PD_OK;

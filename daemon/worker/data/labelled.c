@@ -19,7 +19,7 @@
 
 #define LABEL_BYTES_MAX 200
 #define FORMS 3
-#define ENDINGS "train.tsv, train.csv or train.jsonl (plain or with .gz behind)"
+#define ENDINGS "train.tsv, train.csv or train.jsonl (optionally compressed (.gz))"
 
 /* Names of a part's file before the ending, the first that is there. */
 enum { TRAIN, VAL, TEST, PARTS };

@@ -48,9 +48,9 @@ static void put_piece(const struct data_pairs *p, uint32_t document, int part, b
 {
     const int64_t begin = border(p, document, part, false), end = border(p, document, part, true),
                   middle = begin + (end - begin) / 2, from = second ? middle : begin,
-                  room = (second ? end : middle) - from - p->length;
+                  range = (second ? end : middle) - from - p->length;
     const uint8_t *at =
-        p->text + from + data_bounded(word, (uint32_t)(room < UINT32_MAX ? room + 1 : UINT32_MAX));
+        p->text + from + data_bounded(word, (uint32_t)(range < UINT32_MAX ? range + 1 : UINT32_MAX));
 
     for (int64_t i = 0; i < p->length; i++) {
         const char c = (char)(at[i] == '\t' || at[i] == '\n' || at[i] == '\r' ? ' ' : at[i]);

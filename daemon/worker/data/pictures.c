@@ -190,14 +190,14 @@ static bool key_of(struct data_pictures *p, uint8_t ret_key[32], uint64_t *ret_e
         const uint8_t *bytes = NULL;
         uint8_t *owned = NULL;
         size_t len = 0;
-        uint64_t said;
+        uint64_t size;
         enum pd_err err = bytes_of(p, &p->items[i], &bytes, &len, &owned, &why);
 
         /* A file that is too long counts as unreadable; reading it reports the error. */
         if (err != PD_OK && err != PD_ERR_LIMIT)
             return false;
-        said = len;
-        digest_sha256_update(&hash, &said, sizeof said);
+        size = len;
+        digest_sha256_update(&hash, &size, sizeof size);
         digest_sha256_update(&hash, bytes, len);
         free(owned);
     }

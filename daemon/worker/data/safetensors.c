@@ -59,7 +59,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct data_st_meta_item *)a)->key, ((const struct data_st_meta_item *)b)->key);
 }
 
-static enum pd_err read_tensor(const char *name, json_t *j, const uint8_t *base, uint64_t room,
+static enum pd_err read_tensor(const char *name, json_t *j, const uint8_t *base, uint64_t size,
                                struct data_st_tensor *t, struct pd_why *why)
 {
     json_t *dtype = json_object_get(j, "dtype"), *shape = json_object_get(j, "shape");
@@ -101,7 +101,7 @@ static enum pd_err read_tensor(const char *name, json_t *j, const uint8_t *base,
         return pd_fail(why, PD_ERR_CORRUPT, "safetensors: '%.80s' has no pair of offsets", name);
     begin = json_integer_value(json_array_get(offsets, 0));
     end = json_integer_value(json_array_get(offsets, 1));
-    if (begin < 0 || end < begin || (uint64_t)end > room)
+    if (begin < 0 || end < begin || (uint64_t)end > size)
         return pd_fail(why, PD_ERR_CORRUPT, "safetensors: '%.80s' lies outside the file", name);
     if ((uint64_t)(end - begin) != t->bytes)
         return pd_fail(why, PD_ERR_CORRUPT, "safetensors: '%.80s' has %llu bytes; its shape requires %llu",
@@ -132,7 +132,7 @@ static enum pd_err read_meta(struct data_st *st, json_t *j, struct pd_why *why)
 
 static enum pd_err parse(struct data_st *st, struct pd_why *why)
 {
-    uint64_t header_len = 0, room, at = 0;
+    uint64_t header_len = 0, size, at = 0;
     const uint8_t *base;
     json_error_t error;
     const char *name;
@@ -157,7 +157,7 @@ static enum pd_err parse(struct data_st *st, struct pd_why *why)
     if (json_object_size(st->header) > DATA_ST_TENSOR_LIMIT)
         return pd_fail(why, PD_ERR_LIMIT, "safetensors: more than %d tensors", DATA_ST_TENSOR_LIMIT);
     base = st->bytes + 8 + header_len;
-    room = st->len - 8 - header_len;
+    size = st->len - 8 - header_len;
     st->tensors = calloc(json_object_size(st->header) + 1, sizeof *st->tensors);
     if (!st->tensors)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for %zu tensors", json_object_size(st->header));
@@ -166,7 +166,7 @@ static enum pd_err parse(struct data_st *st, struct pd_why *why)
         if (!strcmp(name, "__metadata__"))
             err = read_meta(st, value, why);
         else
-            err = read_tensor(name, value, base, room, &st->tensors[st->count++], why);
+            err = read_tensor(name, value, base, size, &st->tensors[st->count++], why);
         if (err != PD_OK)
             return err;
     }
@@ -180,9 +180,9 @@ static enum pd_err parse(struct data_st *st, struct pd_why *why)
                                                                 : "leaves a gap before it");
         at += t->bytes;
     }
-    if (at != room)
+    if (at != size)
         return pd_fail(why, PD_ERR_CORRUPT, "safetensors: %llu bytes after the last tensor",
-                       (unsigned long long)(room - at));
+                       (unsigned long long)(size - at));
     return PD_OK;
 }
 

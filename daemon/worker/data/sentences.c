@@ -92,7 +92,7 @@ const struct data_choice *data_sentence_choices(int state, int *ret_count)
 
 /* Writes one sentence; returns its bytes. From the first word that does not fit on, the rest is filled with
  * line ends. */
-static size_t write_sentence(uint64_t seed, uint64_t number, uint8_t *to, size_t room)
+static size_t write_sentence(uint64_t seed, uint64_t number, uint8_t *to, size_t size)
 {
     uint32_t draws[4];
     size_t at = 0;
@@ -113,9 +113,9 @@ static size_t write_sentence(uint64_t seed, uint64_t number, uint8_t *to, size_t
             return at;
         }
         len = strlen(c->word);
-        if (len >= room - at) {
-            memset(to + at, '\n', room - at);
-            return room;
+        if (len >= size - at) {
+            memset(to + at, '\n', size - at);
+            return size;
         }
         memcpy(to + at, c->word, len);
         to[at + len] = ' ';

@@ -192,14 +192,14 @@ static bool taken(const struct field *f, int y, int x, int owner, const int *rec
     for (int dy = -APART; dy <= APART; dy++)
         for (int dx = -APART; dx <= APART; dx++) {
             const int row = y + dy, column = x + dx, at = row * f->side + column;
-            const bool beside = dy >= -1 && dy <= 1 && dx >= -1 && dx <= 1;
+            const bool adjacent = dy >= -1 && dy <= 1 && dx >= -1 && dx <= 1;
             bool own = false;
 
             if (row < 0 || column < 0 || row >= f->side || column >= f->side || !f->owner[at])
                 continue;
             for (int i = 0; i < recents && !own; i++)
                 own = recent[i] == at;
-            if (f->owner[at] != owner || (beside && !own))
+            if (f->owner[at] != owner || (adjacent && !own))
                 return true;
         }
     return false;

@@ -27,7 +27,7 @@ void data_normalisation(int channels, float mean[3], float std[3])
 
 struct data_bad {
     pthread_mutex_t lock;
-    int64_t count, told;
+    int64_t count, reported;
     uint8_t *seen; /* a bit for each image of the set */
     struct {
         char name[256], reason[256];
@@ -98,11 +98,11 @@ bool data_bad_next(const struct data_set *set, char name[256], char reason[256])
     if (!b)
         return false;
     pthread_mutex_lock(&b->lock);
-    more = b->told < b->count && b->told < DATA_BAD_NAMED;
+    more = b->reported < b->count && b->reported < DATA_BAD_NAMED;
     if (more) {
-        memcpy(name, b->named[b->told].name, 256);
-        memcpy(reason, b->named[b->told].reason, 256);
-        b->told++;
+        memcpy(name, b->named[b->reported].name, 256);
+        memcpy(reason, b->named[b->reported].reason, 256);
+        b->reported++;
     }
     pthread_mutex_unlock(&b->lock);
     return more;

@@ -45,7 +45,7 @@ struct data_labelled {
 /* Ascending offsets in the bytes of a text. */
 struct data_ends {
     int64_t *at;
-    size_t count, room;
+    size_t count, capacity;
 };
 
 /* The digest of the list of files read (note.c). */

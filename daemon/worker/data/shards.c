@@ -25,7 +25,7 @@ struct data_shards_index {
 };
 
 /* A name in the folder itself, and none that is hidden. */
-static bool is_plain(const char *file)
+static bool is_file_name(const char *file)
 {
     return file && file[0] && file[0] != '.' && !strchr(file, '/') && strlen(file) <= 255;
 }
@@ -54,7 +54,7 @@ enum pd_err data_shards_index_parse(const void *json, size_t len, struct data_sh
     if (err == PD_OK)
         json_object_foreach(map, name, value)
         {
-            if (!is_plain(json_string_value(value))) {
+            if (!is_file_name(json_string_value(value))) {
                 err = pd_fail(why, PD_ERR_CORRUPT, "index: '%.80s' is in no file of this folder", name);
                 break;
             }

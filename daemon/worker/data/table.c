@@ -29,13 +29,13 @@ struct reading {
 static enum pd_err PD_PRINTF(4, 5)
     wrong(const struct reading *r, int64_t line, struct pd_why *why, const char *fmt, ...)
 {
-    char said[360];
+    char sentence[360];
     va_list args;
 
     va_start(args, fmt);
-    vsnprintf(said, sizeof said, fmt, args);
+    vsnprintf(sentence, sizeof sentence, fmt, args);
     va_end(args);
-    return pd_fail(why, PD_ERR_INVALID, "'%s': line %lld: %s", r->table->name, (long long)line, said);
+    return pd_fail(why, PD_ERR_INVALID, "'%s': line %lld: %s", r->table->name, (long long)line, sentence);
 }
 
 /* Bytes of the line end at `at`; 0: there is none. */
@@ -61,7 +61,7 @@ static void keep(struct pd_buf *to, const char *from, size_t len)
         pd_buf_append(to, from, len);
 }
 
-static enum pd_err take_plain(struct reading *r, char separator, struct pd_buf *to, struct pd_why *why)
+static enum pd_err take_unquoted(struct reading *r, char separator, struct pd_buf *to, struct pd_why *why)
 {
     const char *from = r->at;
 
@@ -100,8 +100,9 @@ static enum pd_err take_quoted(struct reading *r, struct pd_buf *to, struct pd_w
 static enum pd_err take_column(struct reading *r, struct pd_buf *to, bool *ret_last, struct pd_why *why)
 {
     const char separator = r->table->form == JOB_TABLE_TSV ? '\t' : ',';
-    enum pd_err err = separator == ',' && r->at < r->end && *r->at == '"' ? take_quoted(r, to, why)
-                                                                          : take_plain(r, separator, to, why);
+    enum pd_err err = separator == ',' && r->at < r->end && *r->at == '"'
+                          ? take_quoted(r, to, why)
+                          : take_unquoted(r, separator, to, why);
     size_t n = line_end(r);
 
     *ret_last = r->at == r->end || n;

@@ -49,7 +49,7 @@ static bool number(const uint8_t *p, size_t n, uint64_t *ret)
 
 static bool sum_fits(const uint8_t *h)
 {
-    uint64_t said, sum = 0;
+    uint64_t stored, sum = 0;
     int64_t signed_sum = 0;
 
     for (size_t i = 0; i < BLOCK; i++) {
@@ -58,7 +58,7 @@ static bool sum_fits(const uint8_t *h)
         sum += b;
         signed_sum += (int8_t)b; /* what some old writers did */
     }
-    return number(h + 148, 8, &said) && (said == sum || (int64_t)said == signed_sum);
+    return number(h + 148, 8, &stored) && (stored == sum || (int64_t)stored == signed_sum);
 }
 
 static void put_name(char *to, const char *from, size_t len)

@@ -49,24 +49,24 @@ static size_t limit_of(const struct data_set *set)
 
 enum pd_err data_text_reserve(struct data_set *set, size_t len, const char *name, struct pd_why *why)
 {
-    size_t room = len + 1;
+    size_t capacity = len + 1;
     uint8_t *more;
 
-    if (set->text && room <= set->text_size)
+    if (set->text && capacity <= set->text_size)
         return PD_OK;
     /* One file wants what it holds; of a folder's files many follow. */
-    if (set->options.dataset == DATA_SET_DOCUMENTS && room < set->text_size + set->text_size / 2)
-        room = set->text_size + set->text_size / 2;
-    more = realloc(set->text, room);
+    if (set->options.dataset == DATA_SET_DOCUMENTS && capacity < set->text_size + set->text_size / 2)
+        capacity = set->text_size + set->text_size / 2;
+    more = realloc(set->text, capacity);
     if (!more)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for '%s'", name);
     set->text = more;
-    set->text_size = room;
+    set->text_size = capacity;
     return PD_OK;
 }
 
-static enum pd_err read_plain(struct data_set *set, int fd, const char *name, int64_t size, int64_t at,
-                              struct pd_why *why)
+static enum pd_err read_uncompressed(struct data_set *set, int fd, const char *name, int64_t size, int64_t at,
+                                     struct pd_why *why)
 {
     enum pd_err err = data_text_reserve(set, (size_t)(at + size), name, why);
 
@@ -87,7 +87,7 @@ static enum pd_err read_plain(struct data_set *set, int fd, const char *name, in
 static enum pd_err read_gzip(struct data_set *set, int fd, const char *name, bool size_only, int64_t *at,
                              struct pd_why *why)
 {
-    size_t room = 0; /* beyond *at */
+    size_t capacity = 0; /* beyond *at */
     uint8_t *piece = size_only ? malloc(PIECE) : NULL;
     gzFile f = gzdopen(fd, "rb");
     int64_t whole = *at;
@@ -103,14 +103,14 @@ static enum pd_err read_gzip(struct data_set *set, int fd, const char *name, boo
         err = pd_fail(why, PD_ERR_NOMEM, "no memory to read '%s'", name);
     (void)gzbuffer(f, PIECE);
     while (err == PD_OK) {
-        if (!size_only && !room) {
-            room = (size_t)whole / 2 + PIECE;
-            err = data_text_reserve(set, (size_t)whole + room, name, why);
+        if (!size_only && !capacity) {
+            capacity = (size_t)whole / 2 + PIECE;
+            err = data_text_reserve(set, (size_t)whole + capacity, name, why);
             if (err != PD_OK)
                 break;
         }
         n = gzread(f, size_only ? piece : set->text + whole,
-                   (unsigned)(size_only || room > PIECE ? PIECE : room));
+                   (unsigned)(size_only || capacity > PIECE ? PIECE : capacity));
         if (n < 0) {
             err = pd_fail(why, PD_ERR_CORRUPT, "'%s' cannot be decompressed: %s", name, gzerror(f, &code));
             break;
@@ -122,7 +122,7 @@ static enum pd_err read_gzip(struct data_set *set, int fd, const char *name, boo
             break;
         }
         whole += n;
-        room -= size_only ? 0 : (size_t)n;
+        capacity -= size_only ? 0 : (size_t)n;
         err = data_in_time(set->options.until_us, why);
         if (err != PD_OK)
             break;
@@ -160,7 +160,7 @@ static enum pd_err append(struct data_set *set, int fd, const char *name, bool s
         err = pd_fail(why, PD_ERR_LIMIT, "'%s' has %lld bytes; the limit is %zu", name, (long long)s.st_size,
                       limit_of(set));
     else if (!size_only)
-        err = read_plain(set, fd, name, s.st_size, *at, why);
+        err = read_uncompressed(set, fd, name, s.st_size, *at, why);
     if (err == PD_OK)
         *at += s.st_size;
 out:

@@ -27,7 +27,7 @@ static struct link *link_free(struct link *l)
 
         if (!e->spooled)
             free(e->bytes);
-        l->head = (l->head + 1) % l->room;
+        l->head = (l->head + 1) % l->capacity;
         l->count--;
     }
     while (l->requests) {

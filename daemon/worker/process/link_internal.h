@@ -46,7 +46,7 @@ struct link {
 
     /* the queue of kept frames */
     struct link_entry *entries;
-    size_t head, count, room, sent;
+    size_t head, count, capacity, sent;
     uint64_t next_seq;
     size_t memory_bytes;
     uint64_t spool_end, spool_held; /* bytes written; bytes of entries still waiting */

@@ -18,13 +18,13 @@ bool link_full(const struct link *l)
 
 struct link_entry *link_entry_at(struct link *l, size_t i)
 {
-    return &l->entries[(l->head + i) % l->room];
+    return &l->entries[(l->head + i) % l->capacity];
 }
 
 static bool entries_grow(struct link *l)
 {
-    size_t room = l->room ? 2 * l->room : 256;
-    struct link_entry *more = malloc(room * sizeof *more);
+    size_t capacity = l->capacity ? 2 * l->capacity : 256;
+    struct link_entry *more = malloc(capacity * sizeof *more);
 
     if (!more)
         return false;
@@ -33,7 +33,7 @@ static bool entries_grow(struct link *l)
     free(l->entries);
     l->entries = more;
     l->head = 0;
-    l->room = room;
+    l->capacity = capacity;
     return true;
 }
 
@@ -45,7 +45,7 @@ static bool keep(struct link *l, const void *frame, size_t len, uint64_t seq)
     struct link_entry e = {.seq = seq, .len = (uint32_t)len};
     struct pd_why why;
 
-    if (l->count == l->room && !entries_grow(l))
+    if (l->count == l->capacity && !entries_grow(l))
         return false;
     if (l->spool_fd >= 0 && (l->memory_bytes + len > memory || l->spool_held)) {
         if (lseek(l->spool_fd, (off_t)l->spool_end, SEEK_SET) >= 0 &&
@@ -108,7 +108,7 @@ void link_acknowledge(struct link *l, uint64_t acked)
             l->memory_bytes -= e->len;
             free(e->bytes);
         }
-        l->head = (l->head + 1) % l->room;
+        l->head = (l->head + 1) % l->capacity;
         l->count--;
         if (l->sent)
             l->sent--;

@@ -74,7 +74,7 @@ enum pd_err serve_stream_open(struct serve *s, const int32_t *prompt, size_t cou
     int32_t start;
     const struct serve_sampling *p = sampling;
     struct serve_stream *t = NULL;
-    size_t room;
+    size_t capacity;
     enum pd_err err;
 
     if (s->info.kind != &serve_kind_language)
@@ -94,7 +94,7 @@ enum pd_err serve_stream_open(struct serve *s, const int32_t *prompt, size_t cou
     t = calloc(1, sizeof *t);
     if (!t)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a stream");
-    room = count + (size_t)p->max_tokens;
+    capacity = count + (size_t)p->max_tokens;
     t->serve = s;
     t->sampling = *p;
     t->sampling.bias = NULL;
@@ -106,8 +106,8 @@ enum pd_err serve_stream_open(struct serve *s, const int32_t *prompt, size_t cou
         t->stops.len[i] = p->stop[i].len;
         memcpy(t->stops.bytes[i], p->stop[i].bytes, p->stop[i].len);
     }
-    t->tokens = malloc(room * sizeof *t->tokens);
-    t->info = calloc(room, sizeof *t->info);
+    t->tokens = malloc(capacity * sizeof *t->tokens);
+    t->info = calloc(capacity, sizeof *t->info);
     t->logits = malloc((size_t)s->info.outputs * sizeof *t->logits);
     t->bias = malloc((p->biases + 1) * sizeof *t->bias);
     pd_buf_init(&t->text, 0);
@@ -123,7 +123,7 @@ enum pd_err serve_stream_open(struct serve *s, const int32_t *prompt, size_t cou
             err = PD_ERR_NOMEM;
     }
     if (err != PD_OK || !t->tokens || !t->info || !t->logits || !t->bias) {
-        err = pd_fail(why, PD_ERR_NOMEM, "no memory for a stream of %zu tokens", room);
+        err = pd_fail(why, PD_ERR_NOMEM, "no memory for a stream of %zu tokens", capacity);
         goto out;
     }
     memcpy(t->tokens, prompt, count * sizeof *t->tokens);
@@ -214,7 +214,7 @@ static void score(struct serve_stream *t, size_t at, const float *logits)
 /* Tokens to read before the next can be chosen (or scored). A full cache is given up here. */
 static size_t to_read(struct serve_stream *t)
 {
-    size_t context = (size_t)t->serve->info.positions, left, room;
+    size_t context = (size_t)t->serve->info.positions, left, capacity;
 
     if (t->fed - t->base == context) {
         /* Full: keep the last half. Its keys carry the old positions, so it is read again. */
@@ -222,9 +222,9 @@ static size_t to_read(struct serve_stream *t)
         t->fed = t->base;
     }
     left = t->total - t->fed;
-    room = context - (t->fed - t->base);
-    if (left > room)
-        left = room;
+    capacity = context - (t->fed - t->base);
+    if (left > capacity)
+        left = capacity;
     /* A prompt to be scored is read apart from what follows. */
     return t->scoring && t->fed < t->prompt && left > t->prompt - t->fed ? t->prompt - t->fed : left;
 }
@@ -282,13 +282,13 @@ static enum pd_err put_token(struct serve_stream *t, struct serve_piece *ret, ui
     struct serve_token *k;
 
     if (ret->count == t->pieces) {
-        size_t room = t->pieces ? t->pieces * 2 : 8;
+        size_t capacity = t->pieces ? t->pieces * 2 : 8;
 
-        k = realloc(t->piece, room * sizeof *k);
+        k = realloc(t->piece, capacity * sizeof *k);
         if (!k)
             return PD_ERR_NOMEM;
         t->piece = k;
-        t->pieces = room;
+        t->pieces = capacity;
     }
     k = &t->piece[ret->count++];
     *k = t->info[t->released];

@@ -249,7 +249,7 @@ out:
 
 static enum pd_err check_digest(const struct data_st *st, const char *path, struct pd_why *why)
 {
-    const char *said = data_st_meta(st, "polyd.sha256");
+    const char *stored = data_st_meta(st, "polyd.sha256");
     struct digest_sha256 hash;
     uint8_t digest[32];
     char hex[65];
@@ -259,7 +259,8 @@ static enum pd_err check_digest(const struct data_st *st, const char *path, stru
     for (int i = 0; i < 8; i++)
         header += (size_t)bytes[i] << 8 * i;
     place = memmem(bytes + 8, header - 8, DIGEST_KEY, strlen(DIGEST_KEY));
-    if (!said || strlen(said) != 64 || !place || (size_t)(place - bytes) + strlen(DIGEST_KEY) + 64 > header)
+    if (!stored || strlen(stored) != 64 || !place ||
+        (size_t)(place - bytes) + strlen(DIGEST_KEY) + 64 > header)
         return pd_fail(why, PD_ERR_CORRUPT, "'%s' has no digest", path);
     place += strlen(DIGEST_KEY);
     digest_sha256_init(&hash);

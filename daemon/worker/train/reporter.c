@@ -104,13 +104,13 @@ const char *reporter_key(struct reporter *r, const char *fmt, ...)
         if (!strcmp(r->keys[i], key))
             return r->keys[i];
     if (r->key_count == r->key_capacity) {
-        size_t room = r->key_capacity ? 2 * r->key_capacity : 32;
-        char **more = realloc(r->keys, room * sizeof *more);
+        size_t capacity = r->key_capacity ? 2 * r->key_capacity : 32;
+        char **more = realloc(r->keys, capacity * sizeof *more);
 
         if (!more)
             return NULL;
         r->keys = more;
-        r->key_capacity = room;
+        r->key_capacity = capacity;
     }
     r->keys[r->key_count] = strdup(key);
     return r->keys[r->key_count] ? r->keys[r->key_count++] : NULL;

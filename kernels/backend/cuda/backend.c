@@ -93,7 +93,7 @@ static struct pk_backend *cuda_close(struct pk_backend *b)
     return NULL;
 }
 
-static void say_opened(const struct pk_backend *b)
+static void log_opened(const struct pk_backend *b)
 {
     struct pk_backend_info info;
     char text[480];
@@ -177,7 +177,7 @@ static enum pd_err cuda_open(const struct pk_host *host, int device, int threads
     b->math = PK_MATH_F32;
     err = open_on(b, why);
     if (err == PD_OK) {
-        say_opened(b);
+        log_opened(b);
         *ret = b;
         b = NULL; /* moved to the caller */
     }

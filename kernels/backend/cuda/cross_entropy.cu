@@ -58,13 +58,13 @@ struct job {
 } // namespace
 
 /* Row r's target; `ignore` also where it is none, which is an error of the run. */
-__device__ __forceinline__ int32_t target_of(const struct job &j, int64_t r, int op, bool tell)
+__device__ __forceinline__ int32_t target_of(const struct job &j, int64_t r, int op, bool report)
 {
     const int32_t y = j.target[r * j.target_step];
 
     if (y == j.ignore || (y >= 0 && y < j.n))
         return y;
-    if (tell)
+    if (report)
         pk_fault(j.fault, op, y);
     return j.ignore;
 }

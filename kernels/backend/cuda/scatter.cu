@@ -50,13 +50,13 @@ struct job {
 } // namespace
 
 /* The row for position i; `rows` for an index that is none. */
-__device__ __forceinline__ uint32_t row_of(const struct job &j, int64_t i, bool tell)
+__device__ __forceinline__ uint32_t row_of(const struct job &j, int64_t i, bool report)
 {
     const int32_t at = j.at[pk_walk_at(j.index, i)];
 
     if (at >= 0 && at < j.rows)
         return (uint32_t)at;
-    if (tell)
+    if (report)
         pk_fault(j.fault, PK_OP_SCATTER_ADD, at);
     return (uint32_t)j.rows;
 }

@@ -14,7 +14,7 @@
 
 struct waiting {
     struct sched_item items[QUEUE_LOOK + QUEUE_OLDEST];
-    int count, room;
+    int count, capacity;
     struct attempts *s;
 };
 
@@ -71,7 +71,7 @@ static bool note_run(void *ctx, const struct store_run *r)
 
     if (in_hand(w->s, r->id)) /* its row says queued still, or its last process has not left yet */
         return true;
-    for (int i = 0; w->room > QUEUE_LOOK && i < w->count; i++)
+    for (int i = 0; w->capacity > QUEUE_LOOK && i < w->count; i++)
         if (w->items[i].id == r->id) /* the second look meets runs of the first */
             return true;
     need_bytes = plans_bytes(w->s->plans, r->plan_digest);
@@ -89,7 +89,7 @@ static bool note_run(void *ctx, const struct store_run *r)
                                                .bytes = need_bytes * r->slots,
                                                .unfit = unfit,
                                                .kind = kind};
-    return w->count < w->room;
+    return w->count < w->capacity;
 }
 
 struct start {
@@ -189,12 +189,12 @@ static bool hopeless(const struct devices_look *look, const struct sched_item *i
 static void keep_notes(struct attempts *s, const struct waiting *w, const struct devices_look *look)
 {
     struct queue_note *notes = NULL;
-    int count = 0, room = 0;
+    int count = 0, capacity = 0;
 
     for (int i = 0; i < w->count; i++)
-        room += !w->items[i].start && !hopeless(look, &w->items[i]);
-    if (room)
-        notes = calloc((size_t)room, sizeof *notes);
+        capacity += !w->items[i].start && !hopeless(look, &w->items[i]);
+    if (capacity)
+        notes = calloc((size_t)capacity, sizeof *notes);
     for (int i = 0; notes && i < w->count; i++)
         if (!w->items[i].start && !hopeless(look, &w->items[i])) {
             note(s, &w->items[i], &notes[count]);
@@ -252,13 +252,13 @@ void queue_cycle(struct attempts *s)
     if (!w)
         return;
     w->s = s;
-    w->room = QUEUE_LOOK;
+    w->capacity = QUEUE_LOOK;
     devices_look(s->devices, &look);
     err = store_run_list(loop_reader(s->loop), &q, note_run, w, &why);
     if (err == PD_OK && w->count >= QUEUE_LOOK / 2) {
         q.order = STORE_ORDER_OLDEST;
         q.limit = QUEUE_OLDEST;
-        w->room += QUEUE_OLDEST;
+        w->capacity += QUEUE_OLDEST;
         err = store_run_list(loop_reader(s->loop), &q, note_run, w, &why);
     }
     if (err != PD_OK) {

@@ -12,10 +12,10 @@
 #include "kernels/base/log.h"
 
 #define CONNECTIONS_MAX 512
-#define GREETING_US 5000000  /* a connection must say hello within it */
-#define READ_MOST (1u << 20) /* bytes of one turn, so that none is starved */
-#define OUT_MOST (64u << 20) /* a worker that does not read is closed */
-#define ROOM (256u << 10)    /* so many bytes are queued at once, unless one frame is larger */
+#define GREETING_US 5000000      /* a connection must say hello within it */
+#define READ_MOST (1u << 20)     /* bytes of one turn, so that none is starved */
+#define OUT_MOST (64u << 20)     /* a worker that does not read is closed */
+#define QUEUE_BYTES (256u << 10) /* so many bytes are queued at once, unless one frame is larger */
 
 enum conn_state { CONN_NEW, CONN_OPEN, CONN_CLOSING };
 
@@ -71,7 +71,7 @@ struct pd_buf *conn_out(struct conn *c)
 
 bool conn_can_send(const struct conn *c, size_t bytes)
 {
-    return !c->out.len || c->out.len + bytes <= ROOM;
+    return !c->out.len || c->out.len + bytes <= QUEUE_BYTES;
 }
 
 void conn_send(struct conn *c, struct pd_buf *frames)

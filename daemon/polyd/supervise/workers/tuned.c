@@ -28,7 +28,7 @@ struct answer {
     struct pd_buf *out;
     size_t at;
     unsigned in_frame;
-    int told, bad;
+    int received, bad;
 };
 
 static bool put_record(void *ctx, const struct store_tuned *t)
@@ -47,7 +47,7 @@ static bool put_record(void *ctx, const struct store_tuned *t)
     }
     wire_put_tuned(a->out, t->key, t->value, t->size);
     a->in_frame++;
-    a->told++;
+    a->received++;
     return true;
 }
 
@@ -69,9 +69,9 @@ void tuned_ask(struct loop *l, struct conn *c, const uint8_t *p, size_t len)
         err = pd_fail(&why, PD_ERR_NOMEM, "no memory for the records");
     if (err != PD_OK || a.bad)
         pd_log(PD_LOG_WARNING, "supervise", "measured_choices gpu=\"%s\" received=%d ignored=%d why=\"%s\"",
-               of.gpu, a.told, a.bad, err == PD_OK ? "no record of ours" : why.text);
+               of.gpu, a.received, a.bad, err == PD_OK ? "no record of ours" : why.text);
     else
-        pd_log(PD_LOG_DEBUG, "supervise", "measured_choices gpu=\"%s\" received=%d", of.gpu, a.told);
+        pd_log(PD_LOG_DEBUG, "supervise", "measured_choices gpu=\"%s\" received=%d", of.gpu, a.received);
     conn_send(c, &out);
     conn_flush(c);
 }

@@ -156,14 +156,14 @@ static int64_t run_once(struct pk_backend *b, const struct pk_call *c, cudaEvent
 static bool measure(struct pk_backend *b, const struct question *q, int64_t pairs, struct record *ret)
 {
     const int64_t fill = 2 * (int64_t)b->multiprocessors,
-                  room = (int64_t)(TRIAL_BYTES / ((size_t)q->n * (size_t)q->d * pk_dtype_size(q->dtype)));
+                  fit = (int64_t)(TRIAL_BYTES / ((size_t)q->n * (size_t)q->d * pk_dtype_size(q->dtype)));
     cudaEvent_t begin = NULL, end = NULL;
     int64_t best[2] = {-1, -1};
     struct trial t = {};
     bool good = false;
 
     pairs = pairs < fill ? pairs : fill;
-    pairs = pairs < room ? pairs : room;
+    pairs = pairs < fit ? pairs : fit;
     trial_of(b, q, pairs < 1 ? 1 : pairs, &t);
     if (cudaMalloc((void **)&t.memory, t.bytes) != cudaSuccess || cudaEventCreate(&begin) != cudaSuccess ||
         cudaEventCreate(&end) != cudaSuccess ||

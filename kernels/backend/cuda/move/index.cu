@@ -181,7 +181,7 @@ struct append {
     const int32_t *position;
     int64_t position_step;                     /* 0: one for all */
     int64_t fresh_step, cache_step, cache_row; /* units from batch to batch, from token to token */
-    int64_t tokens, room;                      /* n, T */
+    int64_t tokens, capacity;                      /* n, T */
     uint32_t blocks;                           /* of a batch element */
     int from_type, to_type;
     uint32_t *fault;
@@ -194,7 +194,7 @@ static __global__ void __launch_bounds__(THREADS) append_kernel(const struct app
     const int64_t batch = blockIdx.x / a.blocks, part = blockIdx.x % a.blocks;
     const int64_t position = a.position[batch * a.position_step];
 
-    if (position < 0 || position + a.tokens > a.room) {
+    if (position < 0 || position + a.tokens > a.capacity) {
         if (threadIdx.x == 0)
             pk_fault(a.fault, PK_OP_CACHE_APPEND, (int32_t)position);
         return;
@@ -233,7 +233,7 @@ enum pd_err cuda_cache_append(struct pk_backend *b, const struct pk_call *c, str
     a.position = (const int32_t *)position->data;
     a.position_step = position->shape.dim[0] == 1 ? 0 : position->stride[0];
     a.tokens = fresh->shape.dim[2];
-    a.room = cache->shape.dim[2];
+    a.capacity = cache->shape.dim[2];
     a.from_type = fresh->dtype;
     a.to_type = cache->dtype;
     a.fault = b->fault;

@@ -178,7 +178,7 @@ static enum pd_err start(struct daemon *d, int *ret_status)
 
         sup.backoff_us = 20000;
         sup.hang_us = hang_ms ? atoll(hang_ms) * 1000 : 0;
-        pd_log(PD_LOG_WARNING, "polyd", "selftest=1 no run is really trained");
+        pd_log(PD_LOG_WARNING, "polyd", "selftest=1 why=\"runs are not trained\"");
     }
     if (err == PD_OK)
         err = state_dir_open(c->state.dir, &why);

@@ -70,7 +70,7 @@ test('folders of pictures from their files to the class of a new one', { skip, t
     const { series } = (await host.get(`/api/v1/runs/${run.id}/metrics`)).json;
     assert.ok(series.find(s => s.key === 'data_wait'));
     assert.equal(series.find(s => s.key === 'data_bad').value, 1);
-    assert.match((await host.get(`/api/v1/runs/${run.id}/logs?tail=100`)).text, /picture left out: train\/red\/torn\.png/);
+    assert.match((await host.get(`/api/v1/runs/${run.id}/logs?tail=100`)).text, /picture skipped: train\/red\/torn\.png/);
     assert.match((await host.get(`/api/v1/runs/${run.id}/logs?tail=100`)).text, /1 files are neither JPEG nor PNG and are not read, for example train\/red\/new\.webp/);
     const version = await loaded('colours');
     assert.deepEqual(version.signature.inputs[0].shape, [-1, 3, 16, 16]);

@@ -52,7 +52,7 @@ async function measured(body) {
         if (run?.state === 'ended') {
             const log = (await host.get(`/api/v1/runs/${run.id}/logs`)).text;
             assert.equal(run.outcome, 'succeeded', `${run.reason}\n${log}`);
-            const [, known, fresh] = /measured choices: (\d+) known before, (\d+) new/.exec(log) ?? assert.fail(log);
+            const [, known, fresh] = /measured choices: (\d+) read, (\d+) measured/.exec(log) ?? assert.fail(log);
             return { known: Number(known), fresh: Number(fresh), run: run.id };
         }
         await sleep(50);

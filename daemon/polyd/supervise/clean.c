@@ -270,7 +270,8 @@ static void name_orphans(struct cleaner *c)
         closedir(d);
     if (orphans)
         pd_log(PD_LOG_WARNING, "supervise",
-               "orphans=%lld why=\"folders in runs/ of no run; polyd gc removes them\"", (long long)orphans);
+               "orphans=%lld why=\"folders in runs/ without a run; polyd gc removes them\"",
+               (long long)orphans);
 }
 
 /* Logged when it changes, not at every retry. */

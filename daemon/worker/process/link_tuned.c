@@ -81,7 +81,7 @@ enum pd_err link_tuned_recall(struct link *l, const struct link_tuned *of, int t
            wire_next_tuned((const uint8_t *)answer.data, answer.len, &pos, key, &value, &size, &bad))
         take(to, key, value, size);
     if (bad)
-        pd_log(PD_LOG_WARNING, "link", "measured_choices ignored=%d why=\"no record of ours\"", bad);
+        pd_log(PD_LOG_WARNING, "link", "measured_choices ignored=%d why=\"malformed records\"", bad);
     pd_buf_done(&answer);
     return err;
 }

@@ -78,7 +78,7 @@ static enum pd_err load(struct checkpoints *c, struct train_state *state, struct
 
         if (err == PD_OK) {
             snprintf(fields, sizeof fields, "step=%lld path=%s", (long long)state->step, start);
-            reporter_event(reporter, "resume", fields, "going on from a checkpoint");
+            reporter_event(reporter, "resume", fields, "resuming from a checkpoint");
             reporter_log(reporter, "resume from %s at step %lld", start, (long long)state->step);
             c->saved_step = state->step;
             retention_resumed(c->retention, state->step);
@@ -90,7 +90,7 @@ static enum pd_err load(struct checkpoints *c, struct train_state *state, struct
         reporter_event(reporter, "checkpoint_fallback", fields, reason.text);
         reporter_log(reporter, "checkpoint unusable, trying an older one: %s", reason.text);
     }
-    reporter_event(reporter, "start", "step=0", "starting from the seed");
+    reporter_event(reporter, "start", "step=0", "initial values from the seed");
     return begin(c, state, why);
 }
 

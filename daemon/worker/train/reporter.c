@@ -146,7 +146,7 @@ void reporter_inputs(struct reporter *r, const struct data_set *set)
              i->digest_of ? i->digest_of : "", program);
     reporter_event(r, "inputs", fields, "SHA-256 of the data's files and of the worker's executable");
     reporter_log(r, "data %.12s (%s), program %.12s", i->digest_of ? i->digest : "-",
-                 i->digest_of ? i->digest_of : "made by polyd", *program ? program : "-");
+                 i->digest_of ? i->digest_of : "generated", *program ? program : "-");
 }
 
 void reporter_warnings(struct reporter *r, const struct data_set *set)
@@ -169,7 +169,7 @@ void reporter_bad(struct reporter *r, const struct data_set *set)
     while (data_bad_next(set, name, reason)) {
         snprintf(fields, sizeof fields, "file=%s", name);
         reporter_event(r, "bad_picture", fields, reason);
-        reporter_log(r, "picture left out: %s: %s", name, reason);
+        reporter_log(r, "picture skipped: %s: %s", name, reason);
     }
     r->bad = data_bad_count(set);
     reporter_push(r, "data_bad", (double)r->bad);

@@ -203,7 +203,7 @@ void retention_prune(struct retention *r, int64_t latest, bool last)
         }
         retention_path(r, r->kept[i].step, path, sizeof path);
         if (unlink(path) == 0 || errno == ENOENT)
-            report_removed(r, r->kept[i].step, path, "beyond what train.keep asks for");
+            report_removed(r, r->kept[i].step, path, "exceeds train.keep");
         else
             r->kept[left++] = r->kept[i];
     }

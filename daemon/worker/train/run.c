@@ -243,13 +243,14 @@ static void announce(struct run *r)
     reporter_push(s->reporter, "mem/optimizer_per_parameter",
                   optimiser / (double)model_param_elements(setup->model));
     if (setup->keep_activations)
-        reporter_log(s->reporter, "activations are kept: a step computes nothing twice");
+        reporter_log(s->reporter, "activations are stored: a step recomputes none of them");
     if (session_cpu_bf16(s) && train_bf16_note(s->config, s->backend, note, sizeof note))
         reporter_log(s->reporter, "%s", note);
     if (s->peak.flops > 0) {
-        reporter_log(s->reporter, "%s: %.4g TFLOP/s in products of %lld in bf16%s; a step has %.4g TFLOP",
+        reporter_log(s->reporter,
+                     "%s: %.4g TFLOP/s in bf16 matrix products of size %lld%s; a step has %.4g TFLOP",
                      s->device.name, s->peak.flops * 1e-12, (long long)s->peak.n,
-                     s->peak.recalled ? ", as measured before" : "", trainer_step_flop(r->trainer) * 1e-12);
+                     s->peak.recalled ? ", measured earlier" : "", trainer_step_flop(r->trainer) * 1e-12);
         reporter_push(s->reporter, "sys/peak_flops", s->peak.flops);
     }
     reporter_push(s->reporter, "steps_per_epoch", (double)setup->steps_per_epoch);

@@ -44,8 +44,8 @@ static enum pd_err hold_bf16(struct session *s, struct pd_why *why)
             continue;
         if (err == PD_ERR_UNSUPPORTED) { /* another machine */
             reporter_event(s->reporter, "bf16", "",
-                           "the run began with products of bf16, which this machine does not "
-                           "have: it goes on with the reference implementation");
+                           "the run began with bf16 matrix products, which this machine does not support: it "
+                           "continues with the reference implementation");
             err = pk_cpu_bf16_hold(s->backend, false, why);
         }
         return err;
@@ -172,7 +172,7 @@ static void log_choices(struct session *s)
     if (s->tuned)
         model_tuned_count(s->tuned, &known, &fresh);
     if (known || fresh)
-        reporter_log(s->reporter, "measured choices: %zu known before, %zu new", known, fresh);
+        reporter_log(s->reporter, "measured choices: %zu read, %zu measured", known, fresh);
 }
 
 void session_close(struct session *s)

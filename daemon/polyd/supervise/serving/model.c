@@ -178,8 +178,8 @@ static void loaded_done(struct loop_op *op)
     pthread_mutex_lock(&s->lock);
     m = model_find(s, l->model, l->version);
     pthread_mutex_unlock(&s->lock);
-    pd_log(PD_LOG_WARNING, "supervise", "model=%s version=%lld unloading=1 why=\"it was deleted\"", l->model,
-           (long long)l->version);
+    pd_log(PD_LOG_WARNING, "supervise", "model=%s version=%lld unloading=1 why=\"the version was deleted\"",
+           l->model, (long long)l->version);
     if (m && m->state == SUP_MODEL_READY)
         model_unload(s, m);
 }

@@ -69,7 +69,7 @@ void tuned_ask(struct loop *l, struct conn *c, const uint8_t *p, size_t len)
         err = pd_fail(&why, PD_ERR_NOMEM, "no memory for the records");
     if (err != PD_OK || a.bad)
         pd_log(PD_LOG_WARNING, "supervise", "measured_choices gpu=\"%s\" received=%d ignored=%d why=\"%s\"",
-               of.gpu, a.received, a.bad, err == PD_OK ? "no record of ours" : why.text);
+               of.gpu, a.received, a.bad, err == PD_OK ? "malformed records" : why.text);
     else
         pd_log(PD_LOG_DEBUG, "supervise", "measured_choices gpu=\"%s\" received=%d", of.gpu, a.received);
     conn_send(c, &out);
@@ -133,7 +133,7 @@ void tuned_take(struct loop *l, int64_t run, const uint8_t *p, size_t len)
 
     if (!ok) {
         pd_log(PD_LOG_WARNING, "supervise", "run=%lld measured_choices=ignored why=\"%s\"", (long long)run,
-               o && !o->of.gpu[0] ? "their device is missing" : "they cannot be read");
+               o && !o->of.gpu[0] ? "the device is missing" : "the records cannot be parsed");
         free(o);
         return;
     }

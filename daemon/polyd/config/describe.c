@@ -24,7 +24,7 @@ const struct config_command config_commands[] = {
     {"doctor", "", "report which GPUs, driver and plug-ins are available and, if not, why"},
     {"fields", "", "print every field of a job document"},
     {"gc", "[--dry-run]",
-     "remove files of the state folder that belong to nothing; with --dry-run only list them"},
+     "remove files of the state folder that the database does not refer to; with --dry-run only list them"},
     {"metrics", "", "print every metric that polyd writes, as JSON"},
     {"routes", "", "print every route of the API"},
     {"verify", "[quick]",
@@ -167,7 +167,8 @@ void config_manual(struct pd_buf *out)
     pd_manual_section(out, "SIGNALS");
     pd_manual_entry(out, "SIGHUP",
                     "reload the data roots, [keep] and log.level; the log names other changed settings");
-    pd_manual_entry(out, "SIGTERM, SIGINT", "stop; training workers go on, and the next daemon adopts them");
+    pd_manual_entry(out, "SIGTERM, SIGINT",
+                    "stop; training workers continue, and the next daemon adopts them");
     pd_manual_section(out, "SEE ALSO");
     pd_manual_paragraph(out, "polyd.conf(5), polyd-worker(8)");
 }
@@ -181,10 +182,10 @@ void config_manual_conf(struct pd_buf *out)
     pd_buf_init(&text, 0);
     pd_manual_begin(out, "polyd.conf", 5, "polyd " POLYD_VERSION, "settings of polyd");
     pd_manual_section(out, "DESCRIPTION");
-    pd_manual_paragraph(out,
-                        "An INI file: sections in brackets, one KEY = VALUE per line, comments after # or ;. "
-                        "polyd --sample-config prints one with every setting, polyd --check-config names the "
-                        "errors of yours.");
+    pd_manual_paragraph(
+        out, "An INI file: sections in brackets, one KEY = VALUE per line, comments after # or ;. "
+             "polyd --sample-config prints one with every setting, polyd --check-config reports the "
+             "errors of a file.");
     pd_manual_paragraph(out, layers);
     pd_manual_paragraph(out, places);
     pd_manual_section(out, "SETTINGS");

@@ -22,12 +22,11 @@ static const int64_t checkpoint_values[] = {0, 1};
 const struct config_row config_rows[] = {
     {ROW("server", "listen", CONFIG_T_ADDRESS, server.listen), .def = "127.0.0.1", .flag = "listen",
      .arg = "ADDRESS",
-     .meaning = "address to listen on, in numbers; anything but loopback needs insecure_listen"},
+     .meaning = "numeric address to listen on; an address other than loopback requires insecure_listen"},
     {ROW("server", "insecure_listen", CONFIG_T_CHOICE, server.insecure_listen), .def = "no",
      .choices = yes_choices, .values = yes_values, .flag = "insecure-listen", .bare = "yes", .arg = "yes",
-     .meaning =
-         "listen beyond loopback although polyd does not authenticate clients: every client that reaches the "
-         "address can submit jobs and read all results"},
+     .meaning = "allow an address other than loopback, although polyd does not authenticate clients: every "
+                "client that reaches the address can submit jobs and read all results"},
     {ROW("server", "port", CONFIG_T_INT, server.port), INT(0, 65535, "7070"), .flag = "port", .arg = "N",
      .meaning = "port; 0 lets the kernel choose"},
     {ROW("server", "threads", CONFIG_T_INT, server.threads), INT(1, 64, "2"), .arg = "N",
@@ -38,14 +37,13 @@ const struct config_row config_rows[] = {
     {ROW("server", "read_timeout_ms", CONFIG_T_INT, server.read_timeout_ms), INT(100, 600000, "5000"),
      .arg = "MS",
      .meaning =
-         "longest time that a request waits for such a thread (503), and that its reads of the store take "
-         "(504)"},
+         "time limit for a request to wait for such a thread (503), and for its reads of the store (504)"},
     {ROW("server", "max_body_bytes", CONFIG_T_INT, server.max_body_bytes), INT(65536, 4294967296, "67108864"),
      .arg = "BYTES",
      .meaning = "largest request body; a job document is limited to 262144 bytes in any case"},
     {ROW("server", "max_upload_bytes", CONFIG_T_INT, server.max_upload_bytes),
      INT(65536, 1099511627776, "8589934592"), .arg = "BYTES",
-     .meaning = "largest file of weights that is uploaded"},
+     .meaning = "largest upload of a file of weights"},
     {ROW("server", "max_connections", CONFIG_T_INT, server.max_connections), INT(8, 100000, "1024"),
      .arg = "N",
      .meaning = "open connections, streams included; a further one closes the connection that has been idle "
@@ -93,12 +91,11 @@ const struct config_row config_rows[] = {
     {ROW("worker", "grace_s", CONFIG_T_INT, worker.grace_s), INT(1, 3600, "30"), .arg = "SECONDS",
      .meaning = "time that a worker has to write a checkpoint and exit before it is killed"},
     {ROW("runs", "silence_s", CONFIG_T_INT, runs.silence_s), INT(1, 31536000, "600"), .arg = "SECONDS",
-     .meaning = "a run opened by POST /api/v1/runs becomes lost after so long without a message"},
+     .meaning = "time without a message after which a run opened by POST /api/v1/runs becomes lost"},
     {ROW("cache", "max_bytes", CONFIG_T_INT, cache.max_bytes), INT(0, 1099511627776, "17179869184"),
      .arg = "BYTES",
-     .meaning = "limit of decoded images and tokens in the folder cache of the state folder; those unused "
-                "for longest are "
-                "removed first"},
+     .meaning = "size limit of decoded images and tokens in the folder cache of the state folder; the least "
+                "recently used are removed first"},
     {ROW("limits", "submissions", CONFIG_T_INT, limits.submissions), INT(1, 100000, "256"), .arg = "N",
      .meaning = "submissions and commands that may wait for the store; further ones are answered 503"},
     {ROW("limits", "updates", CONFIG_T_INT, limits.updates), INT(1, 100000, "1024"), .arg = "N",
@@ -111,35 +108,33 @@ const struct config_row config_rows[] = {
      .meaning = "open event streams"},
     {ROW("store", "checkpoint", CONFIG_T_CHOICE, store.checkpoint_external), .def = "internal",
      .choices = checkpoint_choices, .values = checkpoint_values, .known_only = 1, .arg = "WHO",
-     .meaning = "who checkpoints the write-ahead log: internal, or external for a replication tool"},
+     .meaning = "process that checkpoints the write-ahead log: internal, or external for a replication tool"},
     {ROW("keep", "best", CONFIG_T_INT, keep.best), INT(0, 100, "1"), .arg = "N",
-     .meaning = "best checkpoints to keep of a run whose document does not set train.keep.best"},
+     .meaning = "number of best checkpoints retained for a run whose document does not set train.keep.best"},
     {ROW("keep", "latest", CONFIG_T_INT, keep.latest), INT(0, 100, "1"), .arg = "N",
-     .meaning = "latest checkpoints to keep of a run whose document does not set train.keep.latest"},
+     .meaning =
+         "number of latest checkpoints retained for a run whose document does not set train.keep.latest"},
     {ROW("serve", "queue", CONFIG_T_INT, serve.queue), INT(1, 100000, "64"), .arg = "N",
      .meaning = "inference requests that may wait for one model; further ones are answered 429"},
     {ROW("serve", "timeout_ms", CONFIG_T_INT, serve.timeout_ms), INT(1, 86400000, "60000"), .arg = "MS",
      .meaning = "deadline of inference requests without one"},
     {ROW("serve", "device", CONFIG_T_CHOICE, serve.device), .def = "cpu", .choices = serve_device_choices,
      .values = serve_device_values, .arg = "WHERE",
-     .meaning = "where models loaded from now on compute: cpu, or cuda (in bf16, on a GPU that serves "
-                "already, else on a "
-                "free one, else on one that trains)"},
+     .meaning = "device of models loaded after the start: cpu, or cuda (in bf16, on a GPU that serves "
+                "already, else on a free one, else on one that trains)"},
     {ROW("serve", "weights", CONFIG_T_CHOICE, serve.weights), .def = "f32", .choices = weights_choices,
      .values = weights_values, .arg = "TYPE",
-     .meaning = "type of a language model's matrices, for models loaded from now on: f32, or bf16 for half "
-                "the memory "
-                "and faster tokens"},
+     .meaning = "type of a language model's matrices, for models loaded after the start: f32, or bf16 for "
+                "half the memory and faster decoding"},
     {ROW("serve", "decode", CONFIG_T_CHOICE, serve.decode), .def = "auto", .choices = decode_choices,
      .values = decode_values, .arg = "HOW",
-     .meaning =
-         "what a completion keeps of its context: cache (keys and values), state (constant size, only for "
-         "attention with x and x^2), or auto (the smaller one)"},
+     .meaning = "stored context of a completion: cache (keys and values), state (constant size, only for "
+                "attention with x and x^2), or auto (the smaller one)"},
     {ROW("serve", "memory_bytes", CONFIG_T_INT, serve.memory_bytes), INT(0, 1099511627776, "0"),
      .arg = "BYTES",
-     .meaning =
-         "memory of all loaded models together; a version that does not fit is not loaded; 0 = no limit"},
+     .meaning = "memory limit of all loaded models together; a version that does not fit is not loaded; 0: "
+                "no limit"},
     {ROW("serve", "batch_delay_us", CONFIG_T_INT, serve.batch_delay_us), INT(0, 1000000, "0"), .arg = "US",
-     .meaning = "how long an image waits for others to form a batch while the model is idle; 0 = not at all"},
+     .meaning = "time that an image waits for others to form a batch while the model is idle; 0: no waiting"},
 };
 const size_t config_row_count = sizeof config_rows / sizeof *config_rows;

@@ -1,4 +1,4 @@
-/* tests/golden/case_optim.c: optimisers step by step, with the optimiser part of the training graph;
+/* tests/golden/optim.c: optimisers step by step, with the optimiser part of the training graph;
  * schedules. */
 #include <math.h>
 #include <stdio.h>

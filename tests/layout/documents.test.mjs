@@ -57,6 +57,23 @@ test('test_documents_that_are_cited_are_in_the_tree', () => {
         ['a/x.c: engine.md', 'a/x.c: spec/job.md', 'a/x.c: README 7']);
 });
 
+/** Sources of other projects, of the system or of the build, and names that stand for any file. */
+const foreign = /^(sqlite3|jpeglib|jerror|png|math|nvrtc|migrations|transformer)\.h$|^(a|OUT|llm|Resample|fuzz_NAME)\.c$|(^|\/)NAME\.c$|\/migrations\.h$|^_/;
+
+/** Sources that the comments of a C file, or a document, cite and that the tree does not have: by path, by its end, or by name alone. */
+export function citesNoSource(file, text, names) {
+    const prose = file.endsWith('.md') ? text : [...text.matchAll(/\/\*[\s\S]*?\*\/|(?<![:'"\w])\/\/[^\n]*/g)].map(([comment]) => comment).join('\n');
+    const ends = name => names.some(known => known === name || known.endsWith(`/${name}`)) || names.includes(path.normalize(path.join(path.dirname(file), name)));
+    return [...prose.matchAll(/(?<![\w./*{<-])(\w[\w./-]*\.(?:c|h|cu|cuh|mjs|def))\b(?![\w(])/g)].map(([, name]) => name)
+        .filter(name => !foreign.test(name) && !ends(name)).map(name => `${file}: ${name}`);
+}
+
+test('test_documents_sources_that_are_cited_are_in_the_tree', () => {
+    const files = tracked.filter(file => /\.(c|h|cu|cuh|md)$/.test(file) && !file.startsWith('tests/fuzz/corpus/'));
+    assert.deepEqual(files.flatMap(file => citesNoSource(file, read(file), tracked)), []);
+    assert.deepEqual(citesNoSource('a/x.h', '/* y.c, b/z.h and gone.c */ "lost.c"', ['a/y.c', 'c/b/z.h']), ['a/x.h: gone.c']);
+});
+
 /** String literals of C. */
 const strings = text => [...text.matchAll(/"(?:\\.|[^"\\\n])*"/g)].map(([literal]) => literal).join('\n');
 

@@ -163,7 +163,7 @@ bool data_part_folder_named(const char *name); /* the folder of a part of pictur
 bool data_picture_named(const char *name);     /* a JPEG or PNG */
 bool data_archive_named(const char *name);     /* an archive of pictures */
 
-/* ---- idx.c, cifar.c ---- */
+/* ---- idx.c, stored.c ---- */
 
 /* Pictures and labels of one IDX pair, owned by the caller; NULL with headers_only. */
 struct data_idx {

@@ -19,7 +19,7 @@
 #define EXPERIMENT_SERIES 16   /* metrics of one job */
 #define EXPERIMENT_CURVES 12   /* combinations of one job that the report draws over training */
 #define EXPERIMENT_BUCKETS 200 /* points of such a curve, as on the page */
-#define EXPERIMENT_BYTES 8e6   /* beyond so many bytes a report leaves curves and configurations out */
+#define EXPERIMENT_BYTES 8e6   /* a report of more bytes omits curves and configurations */
 #define EXPERIMENT_CHANGES 16  /* changed fields that are named */
 #define EXPERIMENT_CUT_SIZE 160
 

@@ -19,7 +19,7 @@ struct choice {
     struct pd_buf text;                          /* arrived, not yet sent */
     struct pd_buf tokens, values, tops, offsets; /* bodies of the JSON arrays of logprobs, not yet sent */
     size_t chars;                                /* characters of all tokens so far */
-    char finish[16];                             /* "" = goes on */
+    char finish[16];                             /* "": not finished */
     int64_t prompt_tokens, completion_tokens;
 };
 

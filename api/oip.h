@@ -26,7 +26,7 @@ struct api_oip_request {
     bool outputs_given;          /* else all outputs */
     uint32_t output_count;
     struct api_oip_output outputs[API_OIP_OUTPUTS_MAX];
-    bool binary_all;    /* binary unless an output says otherwise */
+    bool binary_all;    /* binary for outputs without a setting of their own */
     int64_t timeout_us; /* 0 = not given */
 };
 

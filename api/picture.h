@@ -17,7 +17,7 @@ PD_NODISCARD enum pd_err pictures_json(struct pd_buf *b, struct experiment *x,
 PD_NODISCARD enum pd_err picture_stored_json(struct pd_buf *b, struct experiment *x, const char *is,
                                              const struct experiment_job *job, struct pd_why *why);
 
-/* The run that stands for a combination: the first that succeeded, else its first. */
+/* The run shown for a combination: the first that succeeded, else its first. */
 const struct experiment_run *picture_run(const struct experiment_job *job, const struct experiment_row *row);
 /* {"job_id","run_id","point","values"} without the closing brace. */
 void picture_place_json(struct pd_buf *b, const struct experiment_job *job, const struct experiment_row *row,

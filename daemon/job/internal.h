@@ -83,7 +83,7 @@ struct job_field {
     double min, max;                    /* range; of strings, their bytes; of lists, their length */
     const char *def;                    /* JSON text; NULL with `rule` */
     json_t *(*rule)(struct job_ctx *c); /* new reference; NULL: missing (already reported) or no memory */
-    const char *rule_text;              /* what the rule does, for people */
+    const char *rule_text;              /* the rule as displayed text */
     bool (*check)(struct job_ctx *c, const struct job_field *f, const char *text); /* of a string; reports */
     bool (*useful)(const struct job_run *r); /* false: a given value has no effect */
     const char *useful_text;                 /* "unless attention.activation is poly" */
@@ -123,12 +123,12 @@ struct job_preset {
     const struct job_item *items; /* ends with a NULL pointer */
     const char *meaning;
 };
-/* Preset i of all networks, network by network; NULL behind the last. */
+/* Preset i of all networks, ordered by network; NULL after the last. */
 const struct job_preset *job_preset_at(size_t i, int *ret_arch);
 
 enum job_reads { JOB_READS_OTHER, JOB_READS_IMAGES, JOB_READS_TEXT, JOB_READS_POINTS };
 
-/* What the document needs to know of a network; a row and its presets in networks.c. */
+/* Properties of a network that the document depends on; a row with its presets in networks.c. */
 struct job_network {
     const char *name;
     bool available; /* this build has it */
@@ -148,7 +148,7 @@ struct job_network {
     bool gelu_tanh;
     const struct job_preset *presets; /* ends with a NULL name */
 };
-/* What the document needs to know of an optimiser; a row in optimisers.c. */
+/* Properties of an optimiser that the document depends on; a row in optimisers.c. */
 struct job_optimiser {
     bool available;          /* this build has it */
     bool betas;              /* it reads betas and eps */
@@ -238,7 +238,7 @@ struct job_ctx {
     json_t *out;                   /* resolved document, or NULL if not wanted */
     uint8_t layer[256];            /* of each field; enum job_layer */
     uint8_t bad[256];              /* the field had an error: rules about it keep quiet */
-    json_t *asked[256];            /* what the document asks for in rows that may have no effect; owned */
+    json_t *asked[256];            /* values that the document sets in rows that may have no effect; owned */
     int8_t group[JOB_GROUP_COUNT]; /* the layer that decides for the group; -1: not looked up yet */
     bool failed;                   /* an error was reported */
     bool nomem;
@@ -273,7 +273,7 @@ bool job_json_merge(json_t *to, json_t *from);
 
 /* ---- keys.c: which keys exist ---- */
 const struct job_field *job_field_find(const char *pointer);
-/* Whether some field lies below the pointer. */
+/* Whether a field has this pointer as prefix. */
 bool job_field_below(const char *pointer);
 /* Reports every unknown key in `v`, which lies at `pointer` in the document (plain form) and at `place` in
  * the report (fragment form). */
@@ -306,7 +306,7 @@ bool job_formulas_fold(json_t *doc, struct job_report *report, struct job_formul
 bool job_formulas_done(struct job_formulas *f, struct job_report *report);
 /* Whether such a row may name the data set. */
 bool job_set_runs(unsigned dataset);
-/* What null leaves in the run. */
+/* The value that null stands for in the run. */
 void job_take_null(struct job_ctx *c, const struct job_field *f);
 
 /* ---- resolve.c ---- */
@@ -343,7 +343,7 @@ bool job_metric_tested(const char *key);
 /* Whether it is a number of the run's evaluations; and the list of these: "loss/val, acc/val". */
 bool job_metric_scored(const struct job_config *g, const char *key);
 const char *job_metrics_scored(const struct job_config *g, char *out, size_t size);
-/* Says of a sweep's metric that its runs do not write it. */
+/* Reports a sweep's metric that its runs do not write. */
 void job_metric_warn(struct job_report *report, const struct job_config *g, const char *key);
 
 /* ---- sweep.c ---- */
@@ -361,7 +361,7 @@ void job_point_done(const struct job_sweep *s, struct job_point *p);
 
 /* ---- digest.c ---- */
 
-/* SHA-256 of the value's RFC 8785 form, and of `facts` behind it unless NULL. */
+/* SHA-256 of the value's RFC 8785 form, followed by `facts` unless NULL. */
 enum pd_err job_tree_digest(const json_t *v, const char *facts, char out[JOB_DIGEST_SIZE],
                             struct pd_why *why);
 /* Takes the key at the pointer out of its object. */

@@ -232,7 +232,7 @@ struct job_attention {
     bool scale_decay;
     double scale_lr_mult;
     int n_for_scale; /* enum job_n_for_scale */
-    double n;        /* N that n_for_scale stands for */
+    double n;        /* the N selected by n_for_scale */
     double c0; /* c of c * s^p (its initial value if learned): 1, 1/sqrt(n), 1/k, 1/sqrt(n); 1 for softmax */
     bool n_valid;
     bool qk_norm;

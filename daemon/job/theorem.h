@@ -30,7 +30,7 @@ struct job_param {
 
 /* "T4"; static. */
 const char *job_theorem_name(enum job_theorem theorem);
-/* The rows of its parameters, `seed` and `seeds` first, which every theorem has; NULL behind the last. Static. */
+/* The rows of its parameters, `seed` and `seeds` first, which every theorem has; NULL after the last. Static. */
 const struct job_param *job_theorem_param(enum job_theorem theorem, size_t i);
 
 /* A value of a resolved document. */

@@ -105,7 +105,7 @@ void pk_formula_torch(const struct pk_formula *f, struct pd_buf *out);
 /* The same for PyTorch's FlexAttention (flex.c): Python functions score_mod_of(n, ...), which gives the score_mod, and
  * attention(query, key, value, n, ...), which undoes FlexAttention's softmax. FlexAttention computes softmaxes alone, so
  * that A must be either softmax of something times a function of its row's sum, or a function of the entry alone that is
- * proven to lie above a constant. Anything else: PD_ERR_UNSUPPORTED, and `why` says what stands in the way. */
+ * proven to lie above a constant. Anything else: PD_ERR_UNSUPPORTED, and `why` has the reason. */
 PD_NODISCARD enum pd_err pk_formula_flex(struct pk_formula *f, struct pd_buf *out, struct pd_why *why);
 
 /* ---- values, in doubles (for checks, tests and START) ---- */
@@ -222,7 +222,7 @@ enum pk_formula_parity { PK_PARITY_NONE, PK_PARITY_EVEN, PK_PARITY_ODD };
 
 struct pk_formula_report {
     double at_zero;                /* A of a row whose logits are all 0 */
-    double lo, hi;                 /* proven bounds of A; infinite where there are none */
+    double lo, hi;                 /* proven bounds of A; infinite: unbounded or unproven */
     enum pk_formula_parity parity; /* in s; NONE if there are row functions */
     bool may_fail;                 /* some finite logit gives NaN or an infinity */
     double
@@ -230,7 +230,7 @@ struct pk_formula_report {
                          NaN with row functions */
     int warnings;
     struct pk_formula_fault warning[8];
-    struct pk_formula_fault note; /* text is empty if there is nothing to say */
+    struct pk_formula_fault note; /* empty text: no note */
 };
 /* leaf: values as for pk_formula_value. */
 void pk_formula_report(struct pk_formula *f, const double *leaf, struct pk_formula_report *ret);

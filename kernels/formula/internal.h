@@ -29,7 +29,8 @@ int num_compare(struct num a, struct num b);
 /* ---- functions ---- */
 
 enum fn {
-#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch, graph) FN_##id,
+#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch, graph)  \
+    FN_##id,
 #define FORMULA_MEANING(name, arity, text)
 #include "kernels/formula/functions.def"
 #undef FORMULA_FUNCTION
@@ -53,7 +54,8 @@ struct fn_row {
 };
 extern const struct fn_row fn_rows[FN_COUNT];
 /* interval.c: the functions that the rows name. */
-#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval_of, cpu, cuda, latex, torch, graph) \
+#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval_of, cpu, cuda, latex, torch,      \
+                         graph)                                                                              \
     struct interval interval_of(const struct fn_row *f, const struct interval *in);
 #define FORMULA_MEANING(name, arity, text)
 #include "kernels/formula/functions.def"
@@ -64,7 +66,7 @@ extern const struct fn_row fn_rows[FN_COUNT];
 
 enum nf_op { NF_NUM, NF_LEAF, NF_SUM, NF_PRODUCT, NF_FN, NF_ROW };
 
-/* What a value depends on: neither row nor key, the query's row, or the single entry. */
+/* The dependence of a value: on neither row nor key, on the query's row, or on the entry. */
 enum nf_level { NF_UNIFORM, NF_PER_ROW, NF_PER_ENTRY };
 
 typedef int32_t ref; /* a node; below 0: none (the store is full) */

@@ -1,4 +1,4 @@
-/* daemon/polyd/config/table.h: the rows behind config.h; not for other modules. */
+/* daemon/polyd/config/table.h: the table of settings; private to this module. */
 #pragma once
 
 #include "daemon/polyd/config/config.h"

@@ -434,7 +434,7 @@ PD_NODISCARD enum pd_err store_model_version_get(struct store *s, const char *mo
 PD_NODISCARD enum pd_err store_alias_list(struct store *s, const char *model,
                                           bool (*row)(void *ctx, const struct store_alias *a), void *ctx,
                                           struct pd_why *why);
-/* Version behind an alias; PD_ERR_NOT_FOUND. */
+/* The version of an alias; PD_ERR_NOT_FOUND. */
 PD_NODISCARD enum pd_err store_alias_get(struct store *s, const char *model, const char *alias,
                                          int64_t *ret_n, struct pd_why *why);
 
@@ -477,7 +477,7 @@ enum store_by {
     STORE_BY_EXPERIMENT, /* the rest: in the order of the label, then run */
     STORE_BY_JOB,
     STORE_BY_TAG,  /* value of the job's tag `name` */
-    STORE_BY_FIELD /* what the resolved document holds at the pointer `name` */
+    STORE_BY_FIELD /* value of the resolved document at the pointer `name` */
 };
 
 struct store_sample_query {
@@ -671,7 +671,7 @@ struct store_work {
     void *ctx;
 };
 
-/* What a commit brought, for streams. Called on the writer thread after each commit, before the dones. */
+/* Changes of a commit, for streams. Called on the writer thread after each commit, before the dones. */
 struct store_commit {
     int64_t last_event_id;
     bool events;         /* new events */

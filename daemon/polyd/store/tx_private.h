@@ -9,7 +9,7 @@ struct metric_cache;
 /* clock.c */
 struct store_clock {
     int64_t base_us; /* const after the start */
-    int64_t seen_us; /* as it stands in the file */
+    int64_t seen_us; /* value in the file */
 };
 /* After the migration. */
 enum pd_err store_clock_start(struct db *d, struct store_clock *ret, struct pd_why *why);
@@ -22,7 +22,7 @@ struct store_tx {
     int64_t now_us;               /* wall clock, for display */
     int64_t clock_us;             /* the store's own */
     struct metric_cache *metrics; /* the writer's; see tx_metric.c */
-    struct store_commit commit;   /* what this group brings */
+    struct store_commit commit;   /* changes of this group */
     int64_t commit_runs[STORE_COMMIT_RUNS];
     int64_t metric_touches; /* grows when the metric cache changed */
     enum pd_err failed;     /* the whole group, PD_OK = committed */

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What `polyd-worker info` says. Of a plug-in: why it does not open, "" if it does. */
+/* The answer of `polyd-worker info`. Plug-ins: the reason why one cannot be opened; "": it can. */
 struct answer_info {
     char version[64];
     char backend_cuda[512], comm_nccl[512];
@@ -14,5 +14,5 @@ struct answer_info {
 /* False, leaving *ret alone, unless the text is one JSON object with all of that. */
 bool answer_info_read(const char *json, size_t len, struct answer_info *ret);
 
-/* The bytes that a run needs on each device according to its plan; 0 = the text does not say. */
+/* The bytes that a run needs on each device according to its plan; 0: the text does not contain it. */
 int64_t answer_plan_bytes(const char *json, size_t len);

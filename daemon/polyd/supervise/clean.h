@@ -1,4 +1,4 @@
-/* daemon/polyd/supervise/clean.h: removes what deletions leave behind, and keeps the workers' cache within
+/* daemon/polyd/supervise/clean.h: removes rows and files left by deletions, and keeps the workers' cache within
  * its bound.
  *
  * What is left to do stands in the store's rows (tx_clean.c): the runs of deleted jobs, the points of deleted
@@ -30,7 +30,7 @@ struct clean_pass {
     int busy, kept;    /* folders in use; folders and files that could not be removed */
     struct pd_why why; /* of the first of the latter */
 };
-/* One short step. *ret_worked = false: the pass is over, and `busy` and `kept` say what is still there. */
+/* One short step. *ret_worked = false: the pass is over; `busy` and `kept` count the rest. */
 PD_NODISCARD enum pd_err clean_step(const struct clean_host *h, struct clean_pass *pass, bool *ret_worked,
                                     struct pd_why *why);
 

@@ -192,7 +192,7 @@ PD_NODISCARD enum pd_err sup_data_list(struct sup *s, const struct sup_listing *
 
 #define SUP_WEIGHTS_ARGS 16
 struct sup_weights {
-    const char *args[SUP_WEIGHTS_ARGS + 1]; /* of `polyd-worker weights`; NULL behind the last; copied */
+    const char *args[SUP_WEIGHTS_ARGS + 1]; /* of `polyd-worker weights`; NULL-terminated; copied */
     const char *document;                   /* its standard input; copied; NULL = empty */
     const char *digest; /* key under which the answer is stored (at most 79 bytes); NULL = not stored */
     /* PD_ERR_INVALID: an invalid file. `answer`: JSON of the command (daemon/worker/weights), borrowed. */

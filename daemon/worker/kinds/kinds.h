@@ -6,7 +6,7 @@
 #include "daemon/worker/data/data.h"
 #include "daemon/worker/process/attempt.h"
 
-/* What a forecast may read. */
+/* Inputs of a forecast. */
 struct kind_plan {
     const struct data_root *roots;
     size_t root_count;

@@ -90,10 +90,9 @@ struct model_attention {
     bool l1_tokens;     /* SimA: q and k divided by their l1 norms over tokens; phi is poly of degree 1 */
     enum pk_form form;  /* order of the products */
     double row_power;   /* causal attention: rows are divided by their length to this power */
-    double
-        valid_power; /* of each sequence c is multiplied by (N / tokens that are no padding) to this power */
-    double dropout;  /* of the weights */
-    double logit_bias; /* added to the logits before phi (sigmoid_bias: -ln n) */
+    double valid_power; /* c of a sequence is multiplied by (N / its tokens without padding) to this power */
+    double dropout;     /* of the weights */
+    double logit_bias;  /* added to the logits before phi (sigmoid_bias: -ln n) */
     enum model_share share;
     enum model_scale_param scale_param;
     double scale_lr_mult;

@@ -202,12 +202,12 @@ PD_NODISCARD enum pd_err serve_sampling_check(const struct serve_sampling *p, in
                                               struct pd_why *why);
 
 enum serve_finish {
-    SERVE_FINISH_NONE,   /* goes on */
+    SERVE_FINISH_NONE,   /* not finished */
     SERVE_FINISH_STOP,   /* a stop string, or the token that ends a text; neither is part of the text */
     SERVE_FINISH_LENGTH, /* max_tokens */
 };
 
-/* One released token. Its bytes stand in the piece's text from `offset` on. */
+/* One released token. Its bytes begin at `offset` of the piece's text. */
 struct serve_token {
     int32_t id;
     uint32_t offset, len;

@@ -23,5 +23,5 @@ PD_NODISCARD enum pd_err batches_feed(struct batches *b, struct executable *e, i
                                       struct pd_why *why);
 /* Called while a step runs: sends the batch after this one. A failure is reported by batches_next. */
 void batches_send_next(struct batches *b);
-/* What prepares them: its waiting is reported. Borrowed until batches_close. */
+/* The loader of the batches, for reports of its waiting time. Borrowed until batches_close. */
 const struct data_loader *batches_loader(const struct batches *b);

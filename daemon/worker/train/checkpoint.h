@@ -30,7 +30,7 @@ struct train_state {
     double score;        /* value of the ranking metric measured at this step; NaN if none */
 };
 
-/* A tensor to save: its bytes stand in st.data, or `get` copies them to host memory. */
+/* A tensor to save: its bytes are in st.data, or `get` copies them to host memory. */
 struct train_tensor {
     struct data_st_tensor st;
     void *memory; /* the back end's; unused with st.data */

@@ -36,7 +36,7 @@ struct pk_captured *cuda_captured_free(struct pk_backend *b, struct pk_captured 
 /* slot.c */
 void *cuda_alloc_host(struct pk_backend *b, size_t bytes);
 void cuda_free_host(struct pk_backend *b, void *memory);
-/* Whether p lies in memory of alloc_host. */
+/* Whether p points into memory of alloc_host. */
 bool cuda_pinned(const struct pk_backend *b, const void *p);
 enum pd_err cuda_slot_new(struct pk_backend *b, size_t bytes, struct pk_slot **ret, struct pd_why *why);
 /* upload, without choosing the device. */

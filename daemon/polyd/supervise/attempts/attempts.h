@@ -33,5 +33,5 @@ bool attempts_progress(struct attempts *s, int64_t run, struct sup_progress *ret
 /* May a process still write into the run's folder? */
 bool attempts_hold_folder(struct attempts *s, int64_t run);
 void attempts_log_path(const struct attempts *s, int64_t run, int n, char *out, size_t size);
-/* What was counted here; the rest is 0. */
+/* The counts of this module; other members are 0. */
 void attempts_stats(struct attempts *s, struct sup_stats *ret);

@@ -26,7 +26,7 @@ struct att_rank {
     bool bye; /* sent its bye: silence is not a hang */
 };
 
-/* What was seen of the device of a rank since the last point was written. */
+/* Samples of the device of a rank since the last point was written. */
 struct att_usage {
     int64_t taken_us; /* the sample that was counted last */
     int samples, utilizations, powers;
@@ -58,7 +58,7 @@ struct att {
     struct att_start {
         char *path;
         int64_t step;
-    } starts[STARTS_MAX]; /* the checkpoints it may go on from, newest first */
+    } starts[STARTS_MAX]; /* the checkpoints that it may resume from, newest first */
     int start_count;
     int64_t start_step;
     char plan_digest[80];
@@ -140,7 +140,7 @@ struct att *att_new(struct attempts *s, int64_t run);
 void att_hold(struct attempts *s, struct att *a);
 /* The end in memory: devices are free, the run may be looked at again. Frees it. */
 void att_release(struct attempts *s, struct att *a);
-/* For the end; "" or NULL = nothing to say. Copied. */
+/* The reason of the end; "" or NULL: none. Copied. */
 void att_set_message(struct att *a, const char *text);
 /* Time limit and warning from the run's row, if it has a limit. `begun_us`: start of the attempt, boot time.
  */

@@ -14,7 +14,7 @@ struct devices {
     struct devices_listener *listeners;
     char no_cuda[400];          /* why workers cannot compute on GPUs; "" = they can. Const after the start */
     struct device_watch *watch; /* NULL = no search for GPUs. Const after the start */
-    int gpu_first;              /* of the list; the GPUs stand behind it. Const after the start */
+    int gpu_first;              /* index of the first GPU in the list. Const after the start */
     int drains_writing;         /* of ours: in memory, their rows on their way. Loop's thread */
     struct news {
         struct loop_post post;
@@ -56,7 +56,7 @@ enum slot_state {
 bool slot_is_gpu(const struct devices *ds, int i);
 /* Takes the newest samples; the states below rest on them. */
 void slots_look(struct devices *ds);
-/* `reason` (may be NULL): why it is not free or busy, without its name; "" = nothing to say. */
+/* `reason` (may be NULL): why it is not free or busy, without its name; "": none. */
 enum slot_state slot_state(const struct devices *ds, int i, char *reason, size_t size);
 const char *slot_state_name(enum slot_state state);
 /* Counts of a kind: all but split ones; free ones; those out of service. */
@@ -83,7 +83,7 @@ void slots_why_none(const struct devices *ds, char *out, size_t size);
 
 /* Adds the GPUs to the devices and reads which are drained. */
 enum pd_err gpu_start(struct devices *ds, const struct devices_options *o, struct pd_why *why);
-/* What the driver reported since. */
+/* Faults reported by the driver since then. */
 void gpu_tick(void *devices, int64_t now_us);
 /* Reads which devices are drained: an operator may have changed it. */
 void gpu_commands(void *devices);

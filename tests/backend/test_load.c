@@ -47,7 +47,7 @@ static void test_load_not_a_library(void **state)
 {
     (void)state;
     setenv("POLYD_CUDA_PLUGIN", "/proc/self/cmdline", 1);
-    expect(PK_LOAD_RUN, PD_ERR_IO, "does not load");
+    expect(PK_LOAD_RUN, PD_ERR_IO, "cannot be loaded");
 }
 
 static void test_load_missing_symbol(void **state)

@@ -412,7 +412,7 @@ static void test_labelled_files_that_are_wrong_are_named_with_the_line(void **st
         {"a.tsv", "label\ttext\nx\n", "line 2: 1 column, the header names 2"},
         {"a.csv", "label,text\nx,a,b\n", "line 2: 3 columns, the header names 2"},
         {"a.csv", "label,text\nx,\"a\nb\nc\n", "line 2: the quote that opens here is never closed"},
-        {"a.csv", "label,text\nx,\"a\nb\"c\n", "line 3: behind a closing quote there must be a comma"},
+        {"a.csv", "label,text\nx,\"a\nb\"c\n", "line 3: a closing quote must be followed by a comma"},
         {"a.csv", "label,text\nx,a\ny,b\"c\n", "line 3: a quote inside a field that is not quoted"},
         {"a.csv", "label,text\n\"x\ny\",\"a\"\n", "line 2: the label holds a control character"},
         {"a.tsv", "label\ttext\nx\ta\n\tb\n", "line 3: the label is empty"},

@@ -283,7 +283,7 @@ static void test_role_refuses_floats_off_the_scale(void **state)
     play(&f, vit_path);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(asks[i].err, PD_ERR_INVALID);
-        assert_non_null(strstr(asks[i].why, "on the scale 0..1"));
+        assert_non_null(strstr(asks[i].why, "has values in 0..1"));
         assert_non_null(strstr(asks[i].why, "UINT8"));
     }
     assert_int_equal(asks[3].err, PD_OK); /* noise on an image */
@@ -300,7 +300,7 @@ static void test_role_refuses_malformed_requests(void **state)
     static float pixels[PIXELS];
     static const char *const words[] = {
         "one input",    "FP32, UINT8 or BYTES", "shape",     "shape",         "shape", "bytes",
-        "unknown kind", "unknown parameter",    "one input", "language model"};
+        "unknown request kind", "unknown parameter",    "one input", "language model"};
     struct ask asks[10];
     struct fake f = {.asks = asks, .count = 10};
 

@@ -19,8 +19,7 @@ struct model_module {
 
 struct model {
     struct model_spec spec;
-    struct model_param
-        *param; /* trained parameters, frozen ones, buffers; in this order after model_declare */
+    struct model_param *param; /* trained parameters first, after model_declare */
     size_t count, trained, size;
     struct model_module *module; /* in the order of the forward pass */
     size_t modules, module_size;

@@ -74,7 +74,7 @@ test('a document that cannot run is refused with the field', { skip, timeout: 12
     const before = await jobs();
     for (const [document, pointer, says] of [
         [text('nowhere.txt'), '#/data/path', /cannot open 'text\/nowhere.txt': No such file/],
-        [text('folder'), '#/data/path', /'text\/folder' is a folder: name the file in it/],
+        [text('folder'), '#/data/path', /'text\/folder' is a folder: set the path of a file in it/],
         [text('some.txt', { tokenizer: 'gpt2_bpe' }), '#/data/tokenizer_path', /cannot open 'text\/gpt2-bpe': No such file.*encoder.json and vocab.bpe.*name their folder/],
         [text('some.txt', { split: { rule: 'count', train: 800, val: 800 } }), '#/data/split', /more bytes are requested than the 840/],
         [text('', { dataset: 'text_gen', path: undefined, split: { rule: 'count', train: 16, val: 100 } }), '#/data/split', /the training part of 'text_gen' is shorter than data.context \+ 1/],

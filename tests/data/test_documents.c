@@ -174,7 +174,7 @@ static void test_documents_that_cannot_be_read_are_named(void **state)
     (void)state;
     put_bpe(true);
     put("web/one.html", "x", 1, false);
-    want_refused(&o, PD_ERR_NOT_FOUND, "'box/web' holds no text: no file name ends in .txt or .txt.gz");
+    want_refused(&o, PD_ERR_NOT_FOUND, "'box/web' has no text: no file name ends in .txt or .txt.gz");
     put("web/valid/1.txt", "some text", 9, false);
     want_refused(&o, PD_ERR_NOT_FOUND, "'box/web' has no folder 'train'");
     put("web/train/1.html", "x", 1, false);

@@ -156,7 +156,7 @@ static void test_set_without_parts_wants_a_rule(void **state)
         }
     data_free(set);
     o.val_count = 5;
-    want_refused(&o, PD_ERR_INVALID, "there are 4");
+    want_refused(&o, PD_ERR_INVALID, "only 4 exist");
 }
 
 static void test_wrong_folders_are_refused_by_name(void **state)

@@ -211,7 +211,7 @@ static void test_retry_of_one_run_leaves_the_others(void **state)
     struct pd_why why;
 
     end_as(f, s.runs[0], JOB_OUTCOME_FAILED);
-    expect_refused(f, retry_run, s.runs[1], "is queued: only one that failed");
+    expect_refused(f, retry_run, s.runs[1], "is queued: only a run that has failed");
     ok(f, retry_run, s.runs[0]); /* while its job still works */
     assert_true(look(f, s.runs[0]).state == JOB_RUN_QUEUED && look_job(f, s.job).state == JOB_RUNNING);
     end_as(f, s.runs[0], JOB_OUTCOME_FAILED);
@@ -223,7 +223,7 @@ static void test_retry_of_one_run_leaves_the_others(void **state)
     ok(f, retry_run, s.runs[1]); /* it waits after a failure: at once */
     assert_true(look(f, s.runs[1]).not_before_us == 0 && look(f, s.runs[1]).restarts == 0);
     ok(f, start_run, s.runs[1]);
-    expect_refused(f, retry_run, s.runs[1], "is starting: only one that failed");
+    expect_refused(f, retry_run, s.runs[1], "is starting: only a run that has failed");
     expect_sound(f);
 }
 
@@ -235,12 +235,12 @@ static void test_retry_is_refused_where_it_would_change_nothing(void **state)
     int64_t none = 99;
 
     end_as(f, d.runs[0], JOB_OUTCOME_DIVERGED);
-    expect_refused(f, retry_run, d.runs[0], "is diverged: only one that failed");
+    expect_refused(f, retry_run, d.runs[0], "is diverged: only a run that has failed");
     end_as(f, s.runs[0], JOB_OUTCOME_FAILED);
     ok(f, retry_run, s.runs[0]);
     ok(f, cancel_job, s.job);
     expect_refused(f, retry_job, s.job, "was cancelled");
-    expect_refused(f, retry_run, s.runs[0], "is cancelled: only one that failed");
+    expect_refused(f, retry_run, s.runs[0], "is cancelled: only a run that has failed");
     assert_int_equal(call(f, retry_run, &none, &why), PD_ERR_NOT_FOUND);
     assert_int_equal(call(f, submit_sweep, &limited, &why), PD_OK);
     end_after(f, limited.runs[0], 1000);

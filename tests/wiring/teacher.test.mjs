@@ -90,7 +90,7 @@ async function refused(job) {
 test('/train/teacher/sha256: of another file than the version has now', async () => {
     const { document } = await rig.daemon.post('/api/v1/jobs?dry_run=1', student());
     document.train.teacher.sha256 = 'a'.repeat(64);
-    assert.match(await refused(document), /#\/train\/teacher\/sha256: is not that of master:1/);
+    assert.match(await refused(document), /#\/train\/teacher\/sha256: is not the digest of master:1/);
 });
 
 test('/train/teacher/path: a teacher that is not known, or named in overrides, is refused by its field', async () => {

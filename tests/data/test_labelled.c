@@ -432,7 +432,7 @@ static void test_labelled_files_that_are_wrong_are_named_with_the_line(void **st
         {"a.jsonl", "{\"label\": 1, \"label\": 2, \"text\": \"a\"}\n", "line 1: invalid JSON: "},
         {"a.jsonl", "{\"label\": \"\\u0001\", \"text\": \"a\"}\n",
          "line 1: the label holds a control character"},
-        {"a.tsv", "BZh9, packed", "begins as a file packed by bzip2: unpack it, or pack it by gzip"},
+        {"a.tsv", "BZh9, packed", "is compressed with bzip2, which polyd does not read: decompress it"},
     };
     struct data_options o = folder_options("box/bad");
     char label[256];

@@ -14,9 +14,11 @@ static const struct {
     {"train", worker_train_main, "executes one attempt of a run: training, evaluation or check"},
     {"serve", worker_serve_main, "serves one loaded version of a model"},
     {"plan", worker_plan_main,
-     "reads a resolved job from standard input and prints the memory that it needs, by category, as JSON; with "
+     "reads a resolved job from standard input and prints the memory that it needs, by category, as JSON; "
+     "with "
      "--roofline also the bytes and FLOP of each kernel"},
-    {"data", worker_data_main, "lists the data roots and the data sets that each entry can be read as, as JSON"},
+    {"data", worker_data_main,
+     "lists the data roots and the data sets that each entry can be read as, as JSON"},
     {"weights", worker_weights_main, "exports, imports and averages files of weights for the daemon"},
     {"info", worker_info_main, "prints the build, the processor and the GPUs as JSON"},
     {"digit", worker_digit_main, "SEED DIGIT: prints one of the generated digits as JSON"},
@@ -46,10 +48,11 @@ static int manual(void)
     pd_manual_paragraph(&b, "polyd-worker ROLE [argument ...]");
     pd_manual_section(&b, "DESCRIPTION");
     pd_manual_paragraph(
-        &b, "polyd-worker computes: it trains, evaluates and serves networks on a processor or a GPU. "
-            "polyd(8) starts one process for each rank of an attempt and for each loaded model, communicates "
-            "with it over a socket in the state folder, and starts a new one if it dies. The roles plan, data, "
-            "info and digit are also useful on the command line.");
+        &b,
+        "polyd-worker computes: it trains, evaluates and serves networks on a processor or a GPU. "
+        "polyd(8) starts one process for each rank of an attempt and for each loaded model, communicates "
+        "with it over a socket in the state folder, and starts a new one if it dies. The roles plan, data, "
+        "info and digit are also useful on the command line.");
     pd_manual_section(&b, "ROLES");
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
         pd_manual_entry(&b, roles[i].name, roles[i].what);

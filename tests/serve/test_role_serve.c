@@ -298,9 +298,16 @@ static void test_role_refuses_floats_off_the_scale(void **state)
 static void test_role_refuses_malformed_requests(void **state)
 {
     static float pixels[PIXELS];
-    static const char *const words[] = {
-        "one input",    "FP32, UINT8 or BYTES", "shape",     "shape",         "shape", "bytes",
-        "unknown request kind", "unknown parameter",    "one input", "language model"};
+    static const char *const words[] = {"one input",
+                                        "FP32, UINT8 or BYTES",
+                                        "shape",
+                                        "shape",
+                                        "shape",
+                                        "bytes",
+                                        "unknown request kind",
+                                        "unknown parameter",
+                                        "one input",
+                                        "language model"};
     struct ask asks[10];
     struct fake f = {.asks = asks, .count = 10};
 

@@ -356,8 +356,8 @@ enum pd_err store_identity_admit(const char *state_dir, bool init, struct pd_why
         err =
             pd_fail(&own, PD_ERR_CONFLICT,
                     "'%.200s/" MARKER "' does not contain the identity of a database: restore it, or remove "
-                                      "it if polyd.db belongs to this folder, or start once with --init, "
-                                      "which moves the old runs to a subfolder and creates a new store",
+                    "it if polyd.db belongs to this folder, or start once with --init, "
+                    "which moves the old runs to a subfolder and creates a new store",
                     state_dir);
     if (init && err == PD_OK && f.db_there)
         pd_log(PD_LOG_INFO, "store", "init=ignored why=\"this folder has its database\"");

@@ -85,10 +85,10 @@ struct pk_rule {
     const char *name;
     int32_t min_in, max_in; /* max -1: any number */
     enum pk_kind kind;
-    bool leaf;    /* memory that no node computes: no inputs, no shape rule */
-    bool fed;     /* a leaf that may be rebound for every run; with more than one element it is a batch */
-    bool trained; /* a leaf that is a parameter */
-    bool fixed;   /* a leaf owned by the graph: it is neither bound nor written */
+    bool leaf;        /* memory that no node computes: no inputs, no shape rule */
+    bool fed;         /* a leaf that may be rebound for every run; with more than one element it is a batch */
+    bool trained;     /* a leaf that is a parameter */
+    bool fixed;       /* a leaf owned by the graph: it is neither bound nor written */
     bool elementwise; /* inputs broadcast; an output element depends on one element of each input, read before
                          it is written */
     bool cheap;       /* cheaper to recompute in the backward part than to keep */

@@ -181,7 +181,7 @@ struct append {
     const int32_t *position;
     int64_t position_step;                     /* 0: one for all */
     int64_t fresh_step, cache_step, cache_row; /* units from batch to batch, from token to token */
-    int64_t tokens, capacity;                      /* n, T */
+    int64_t tokens, capacity;                  /* n, T */
     uint32_t blocks;                           /* of a batch element */
     int from_type, to_type;
     uint32_t *fault;

@@ -6,7 +6,7 @@ import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 
 import { polyd, root } from '../lib/daemon.mjs';
-import { Browser, findChromium } from './browser.mjs';
+import { Browser, findChromium, looks } from './browser.mjs';
 import { CARD, Gallery } from './gallery.mjs';
 
 const skip = !existsSync(polyd) ? 'polyd is not built' : findChromium() ? false : 'there is no Chromium';
@@ -189,6 +189,17 @@ describe('pictures', { skip, timeout: 600000 }, () => {
         const [solved] = (await gallery.daemon.get('/api/v1/runs?experiment=E10&limit=100')).runs.filter(r => r.name.includes('reaction') && r.sweep['/attention'].activation === 'softmax');
         const [, ...places] = await csv(page, '#/experiments/E10', 'E10 reaction, small, softmax: error'), stored = await blobOf(solved.id, 'pde/error');
         assert.deepEqual(places.map(r => Math.fround(Number(r[2]))), stored.data);
+        await browser.close(page);
+    });
+
+    test('test_e2e_pictures_have_whole_titles_on_a_phone', async () => {
+        const page = await browser.open('about:blank', { ...looks.find(({ name }) => name === 'phone-light'), origin: gallery.daemon.url });
+        for (const view of gallery.views().filter(({ name }) => ['curves', 'scalars', 'attention', 'compare'].includes(name))) {
+            await gallery.open(page, view);
+            const titles = await page.locator('main :is(h2, h3):visible:not(.hidden)').evaluateAll(list => list.map(el => ({ text: el.textContent, cut: el.scrollWidth - el.clientWidth })));
+            assert.ok(titles.length > 3);
+            assert.deepEqual(titles.filter(({ cut }) => cut > 0), [], view.name);
+        }
         await browser.close(page);
     });
 

@@ -14,7 +14,7 @@ import { toMatplotlib, toPgfplots } from '../../web/js/chart/code.js';
 import { criterion, plotFigure, plotWords } from '../../web/js/chart/plot.js';
 import { courseLine } from '../../web/js/table/spark.js';
 import { columnOf, comparator, formatColumns, parseColumns, short, standardChoice, tableRows, wantedFields, wantedMetrics } from '../../web/js/table/columns.js';
-import { clock, distinctWords, linearTicks, logTicks, reach, tickMarks, within } from '../../web/js/chart/ticks.js';
+import { clock, distinctWords, fittingTicks, linearTicks, logTicks, reach, tickMarks, within } from '../../web/js/chart/ticks.js';
 import { paintFigure, sizeOf, toCsv } from '../../web/js/chart/figure.js';
 import { pdfPainter, svgPainter } from '../../web/js/chart/painters.js';
 import { formatStates, freshState, parseStates } from '../../web/js/chart/state.js';
@@ -88,6 +88,17 @@ test('test_spikes_are_those_that_stand_out', () => {
     const zeros = bucketed([...new Array(99).fill(0), 1, ...new Array(200).fill(0)], 1);
     assert.deepEqual(spikes(zeros, zeros.map(b => b.mean)).map(s => s.at), []); /* drawn as it is: nothing hides it */
     assert.deepEqual(spikes(zeros, smooth(zeros, .9, 1)).map(s => s.at), [99]);
+});
+
+test('test_ticks_of_a_narrow_picture_stand_apart', () => {
+    const gaps = (marks, low, high, room) => marks.slice(1).map(({ at, word }, i) => (at - marks[i].at) / (high - low) * room - (word.length + marks[i].word.length) / 2 * 6);
+    for (const [low, high] of [[-.0087, .0087], [-6, 6], [-1e5, 1e5], [100.001, 100.004], [0, 1]])
+        for (const room of [120, 220, 600]) {
+            const marks = fittingTicks(low, high, 7, room, number);
+            assert.ok(marks.length >= 1 && gaps(marks, low, high, room).every(gap => gap > 6), `${low} to ${high}, ${room} px: ${marks.map(m => m.word)}`);
+        }
+    assert.deepEqual(fittingTicks(-6, 6, 7, 600, number), tickMarks(linearTicks(-6, 6, 7), number), 'where there is room, all of them');
+    assert.ok(fittingTicks(-.0087, .0087, 7, 220, number).length >= 2);
 });
 
 test('test_ticks_of_any_range_are_few_and_inside', () => {

@@ -77,6 +77,23 @@ export const tickMarks = (values, say) => {
     return values.map((at, i) => ({ at, word: words[i] }));
 };
 
+/**
+ * Marks of a linear axis with their words, as many as stand next to each other without touching.
+ * @param {number} low
+ * @param {number} high
+ * @param {number} most about how many
+ * @param {number} space of the axis in pixels
+ * @param {(v: number) => string} say
+ */
+export function fittingTicks(low, high, most, space, say) {
+    let marks = tickMarks(linearTicks(low, high, most), say);
+    // A sign of the figures' text is 6.5 px wide; between words are at least 8.
+    const tight = () => marks.some(({ at, word }, i) => i > 0 && (at - marks[i - 1].at) / (high - low) * space < (word.length + marks[i - 1].word.length) / 2 * 6.5 + 8);
+    for (let n = most - 1; n >= 2 && tight(); n--)
+        marks = tickMarks(linearTicks(low, high, n), say);
+    return tight() ? marks.slice(0, 1) : marks;
+}
+
 const minute = 60, hour = 3600, day = 86400;
 /** Distances of marks that people count time by, in seconds. */
 export const timeSteps = [.1, .2, .5, 1, 2, 5, 10, 15, 30, minute, 2 * minute, 5 * minute, 10 * minute, 15 * minute, 30 * minute,

@@ -1,7 +1,7 @@
 // The papers' pictures of several runs as figures: curves, results against a setting, memory, tables as cells, and a paper's
 // values next to the measured ones. Pure functions of what the API answered.
 import { sequential } from '../chart/colours.js';
-import { linearTicks, logTicks, reach, tickMarks } from '../chart/ticks.js';
+import { fittingTicks, linearTicks, logTicks, reach, tickMarks } from '../chart/ticks.js';
 import { bytes, number } from '../format.js';
 
 /** @typedef {import('../chart/figure.js').Figure} Figure */
@@ -32,7 +32,7 @@ export function curvesFigure(curves, { title, width, inks, say, metric = '', log
     const [left, right] = from < to ? [Math.min(from, to * .02), to] : [0, Number.isFinite(to) && to > 0 ? to * 2 : 1];
     return {
         title: titled(title, metric), width, height: 270,
-        x: { title: 'step', low: left, high: right, ticks: tickMarks(linearTicks(left, right, Math.max(3, Math.floor(width / 110))), number) },
+        x: { title: 'step', low: left, high: right, ticks: fittingTicks(left, right, Math.max(3, Math.floor(width / 110)), width - 82, number) },
         y: { title: '', low, high, log, ticks: tickMarks(log ? logTicks(low, high, 6) : linearTicks(low, high, 5), say) },
         lines: [...targets.map((t, i) => ({ name: i ? '' : 'paper, final value', unnamed: i > 0, ink: t.ink, dash: [1, 4], width: 1.6, points: /** @type {[number, number][]} */ ([[left, t.at], [right, t.at]]) })), ...curves.map((c, i) => ({ name: c.name, ink: inks(i)[0], dash: inks(i)[1], width: 1.8, points: c.points.map(p => /** @type {[number, number | null]} */ ([p.x, finite(p.mean) ? p.mean : null])),
             band: log ? undefined : c.points.filter(p => finite(p.mean) && finite(p.sd)).map(p => /** @type {[number, number, number]} */ ([p.x, Number(p.mean) - Number(p.sd), Number(p.mean) + Number(p.sd)])) }))],

@@ -1,5 +1,5 @@
 // A formula of attention and its slope over logits, with the distribution of the start's logits beneath. Pure.
-import { linearTicks } from '../chart/ticks.js';
+import { fittingTicks, linearTicks } from '../chart/ticks.js';
 import { number } from '../format.js';
 
 /** @typedef {import('../chart/figure.js').Figure} Figure */
@@ -48,7 +48,7 @@ export function formulaFigure(samples, which, logits, { title, width, ink, bar }
     const mark = (/** @type {number} */ at) => ({ at, word: number(at) });
     return {
         title, width, height: 230,
-        x: { title: 'logit s', low, high, ticks: linearTicks(low, high, 6).map(mark) },
+        x: { title: 'logit s', low, high, ticks: fittingTicks(low, high, 6, width - 82, number) },
         y: { title: which === 'value' ? 'φ(s)' : 'φ′(s)', low: least - span * .05, high: most + span * .05, ticks: linearTicks(least, most, 5).map(mark) },
         bars, lines: [{ name: '', ink, dash: [], width: 2.2, points: s.map((x, i) => /** @type {[number, number | null]} */ ([x, clip(line[i])])) }],
         rows: [['s', which === 'value' ? 'phi' : 'slope'], ...s.map((x, i) => [x, line[i] ?? ''].map(String))],

@@ -1,7 +1,7 @@
 // The pictures of attention as figures: matrices, displacement, the activation over its logits, norms of layers by step. Pure
 // functions of stored numbers; what they say in a sentence is computed of the same numbers.
 import { scaleOf, sequential, diverging } from '../chart/colours.js';
-import { linearTicks, logTicks, tickMarks } from '../chart/ticks.js';
+import { fittingTicks, linearTicks, logTicks, tickMarks } from '../chart/ticks.js';
 import { number } from '../format.js';
 
 /** @typedef {import('../chart/figure.js').Figure} Figure */
@@ -139,7 +139,7 @@ export function displacementFigure(m, from, { title, width, theme, ink, causal }
     const high = Math.max(...points.map(([, v]) => v), 1e-30);
     return {
         title, width, height: 240,
-        x: { title: 'place of the key less that of the query', low: points[0][0], high: Math.max(points[points.length - 1][0], points[0][0] + 1), ticks: tickMarks(linearTicks(points[0][0], points[points.length - 1][0], 6), word) },
+        x: { title: 'place of the key less that of the query', low: points[0][0], high: Math.max(points[points.length - 1][0], points[0][0] + 1), ticks: fittingTicks(points[0][0], points[points.length - 1][0], 6, width - 82, word) },
         y: { title: 'mean |A|', low: 0, high: high * 1.05, ticks: tickMarks(linearTicks(0, high, 4), word) },
         lines: [{ name: '', ink, dash: [], width: 2, points }], rows: [['displacement', 'mean |A|'], ...points.map(([at, v]) => [String(at), String(v)])],
     };
@@ -210,7 +210,7 @@ export function phiFigure({ counts, low, high }, { activation, degree, scale, ti
     const span = top - least;
     return {
         title, width, height: 260,
-        x: { title: 'logit x', low, high: high > low ? high : low + 1, ticks: tickMarks(linearTicks(low, high, 7), word) },
+        x: { title: 'logit x', low, high: high > low ? high : low + 1, ticks: fittingTicks(low, high, 7, width - 82, word) },
         y: phi ? { title: 'φ(x)', low: least - span * .04, high: top + span * .06, ticks: tickMarks(linearTicks(least, top, 5), word) } : { title: '', low: 0, high: 1, ticks: [] },
         bars: Array.from(counts, (count, i) => ({ from: edge(i), to: edge(i + 1), share: .9 * count / total / most, ink: bar, alpha: .45 })),
         lines: phi ? [{ name: `φ(x) = ${phi.formula(scale, degree)}`, ink, dash: [], width: 2.2, points }] : [],

@@ -385,7 +385,7 @@ export function sweepView(context) {
                 one = new Chart(panel, { ...look.look, axis: 'step' }, { signal, zoom: () => {}, pan: () => {}, more: () => {}, began: () => 0, epoch: () => 1, name: `sweep-${id}-${scalar}` });
                 scalarCharts.set(scalar, one);
             }
-            one.show(curves.map(({ curve, layer }, i) => lineOf(curve, `formula/${scalar}/${layer}`, `${say(curve.values)}, layer ${layer}`, i)).filter(curve => curve.buckets.length > 0));
+            one.show(curves.map(({ curve, layer }, i) => lineOf(curve, `formula/${scalar}/${layer}`, `layer ${layer}, ${say(curve.values)}`, i)).filter(curve => curve.buckets.length > 0));
         }
         if (found.size > 0 && !scalarsPlace.hasChildNodes())
             fill(scalarsPlace, h('h2', null, 'Learned scalars'), [...scalarCharts.values()].map(c => c.el));

@@ -21,9 +21,12 @@ static size_t scratch_of(const struct formula *f)
 
 static void formula_scratch(struct formula *f, struct cpu_scratch *s, int threads)
 {
-    job_scratch(&f->j, s, threads); /* bias by tiles, and masks as bits */
-    f->j.scratch_bytes = scratch_of(f);
-    f->j.scratch = cpu_take(s, f->j.scratch_bytes * (size_t)threads);
+    const size_t bytes = scratch_of(f);
+    char *scratch = cpu_take(s, bytes * (size_t)threads);
+
+    job_scratch(&f->j, s, 0); /* bias by tiles, and masks as bits */
+    f->j.scratch_bytes = bytes;
+    f->j.scratch = scratch;
 }
 
 size_t PK_FN(formula_workspace)(const struct pk_backend *b, const struct pk_call *c)
@@ -47,13 +50,14 @@ static void shift_tile(const struct formula *f, struct state *t, const struct vi
     /* The shift of a row without a visible key so far is -infinity in `old` only: programs need a finite number. */
     for (int64_t v = 0; v < nv; v++)
         vst(old + v * W, vld(t->m + at + v * W));
-    run_row_part(&t->exponent, &t->l, nv);
+    run_tile_part(&t->exponent, &t->l, nv, k0, w->n);
     for (int64_t r0 = 0; r0 < w->n; r0 += ROWS) {
         const int64_t n = cpu_min(ROWS, w->n - r0);
         real *none[2] = {NULL, NULL};
         struct operand u[PK_FORMULA_RESULTS];
 
         t->l.at[PK_LEAF_S] = s + r0 * TILE;
+        t->l.line = w->n - 1 - r0;
         if (t->exponent.reads_j)
             block_keys(t, k0 + r0, n);
         run_block(&t->exponent, &t->l, n, nv, t->slot, none, u);
@@ -155,13 +159,14 @@ static void forward_task(void *arg, int64_t task, int thread)
                 state_tile(f, &x, at);
                 if (p->shift && (pass == 0 || !p->two_passes))
                     shift_tile(f, &x, &w, at, k0, t.s, acc);
-                run_row_part(program, &x.l, nv);
+                run_tile_part(program, &x.l, nv, k0, w.n);
                 for (int64_t r0 = 0; r0 < w.n; r0 += ROWS) {
                     const int64_t n = cpu_min(ROWS, w.n - r0);
                     real *target[2] = {pass ? t.s + r0 * TILE : NULL, NULL};
                     struct operand r[PK_FORMULA_RESULTS];
 
                     x.l.at[PK_LEAF_S] = t.s + r0 * TILE;
+                    x.l.line = w.n - 1 - r0;
                     if (program->reads_j)
                         block_keys(&x, k0 + r0, n);
                     run_block(program, &x.l, n, nv, x.slot, target, r);

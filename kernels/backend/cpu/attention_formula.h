@@ -7,6 +7,10 @@
  *       0  |               |  one instruction           instruction of the row     TILE lanes              0
  *       :  |               |  runs over all of it       I, NI, ROW, SHIFT, ...     TILE lanes              0
  *  ROWS-1  +---------------+  before the next           constants, scalars         TILE equal lanes        0
+ *                                                       a function of i - j        a line of the tile      -1
+ *
+ * What depends on i - j alone (and on scalars) has one value on each diagonal of a tile: it is computed once per diagonal,
+ * along a line, and row r + 1 of the tile reads that line one element before row r.
  *
  * So an instruction costs one loop over memory of the first cache level. A result may be written directly into the tile
  * if no later instruction reads the old value. */
@@ -84,18 +88,40 @@ INLINE vec vpower(vec a, vec b)
 
 /* ---- programs ---- */
 
+#define LINES 16 /* instructions computed along lines; further ones are computed per entry */
+
+/* Two instructions in one loop, which spares a buffer: the second alone reads the first's result x. */
+enum first { FIRST_ADD, FIRST_SUB, FIRST_MUL, FIRST_ABS, FIRSTS };
+enum then { THEN_ADD, THEN_SUB, THEN_FROM, THEN_MUL, THEN_OVER, THEN_RECIP, THEN_EXP, THENS };
+#define PAIR(first, then) (PK_FO_COUNT + (first)*THENS + (then))
+
+/* An instruction of the entry or a pair. */
+struct step {
+    int16_t op; /* enum pk_formula_op, or a PAIR */
+    int16_t i;  /* the instruction whose result this is */
+    int16_t in[3];
+    uint8_t arg, arity;
+};
+
 /* A program with its buffers. */
 struct ready {
     const struct pk_formula_program *p;
     real *constant; /* (constants, TILE) */
     real *row;      /* (per_row, TILE) */
+    real *line;     /* (lines, length) */
+    int64_t length;
+    int lines, steps;
     bool reads_j;
     bool direct[2]; /* result 0 may be written directly over S, result 1 over DA */
+    /* Set up to the program's count: */
+    int8_t line_of[PK_FORMULA_CODE]; /* of an instruction; -1: it is computed per entry */
+    struct step step[PK_FORMULA_CODE];
 };
 
 /* Addresses of the leaves: TILE lanes each; S, J and DA are rows of the block. */
 struct leaves {
     const real *at[PK_LEAVES];
+    int64_t line; /* where the block's first row begins in a line */
 };
 
 static inline bool leaf_of_entry(int leaf)
@@ -125,21 +151,166 @@ static inline int arity_of(int op)
     }
 }
 
-static inline void ready_program(struct ready *r, const struct pk_formula_program *p, struct cpu_scratch *s)
+/* Whether an operand has one value for all entries of a head: constants, scalars, and what is computed from them. */
+static inline bool uniform_operand(const struct pk_formula_program *p, const bool *uniform, int o)
+{
+    if (o >= 0)
+        return o < p->per_row && uniform[o];
+    if (o <= PK_FORMULA_CONSTANT(0))
+        return true;
+    switch (-1 - o) {
+    case PK_LEAF_N:
+    case PK_LEAF_HEAD:
+    case PK_LEAF_HEADS:
+    case PK_LEAF_LAYER:
+    case PK_LEAF_LAYERS:
+    case PK_LEAF_WIDTH:
+    case PK_LEAF_PI:
+        return true;
+    default:
+        return -1 - o >= PK_LEAF_PARAM && -1 - o < PK_LEAF_PARAM + PK_FORMULA_PARAMS;
+    }
+}
+
+/* Finds the instructions that depend on i - j alone. */
+static inline void find_lines(struct ready *r)
+{
+    const struct pk_formula_program *p = r->p;
+    bool uniform[PK_FORMULA_CODE];
+
+    for (int i = 0; i < p->count; i++) {
+        const int16_t *in = p->code[i].in;
+        const int arity = arity_of(p->code[i].op);
+        const bool distance = p->code[i].op == PK_FO_SUB &&
+                              ((in[0] == PK_FORMULA_LEAF(PK_LEAF_I) && in[1] == PK_FORMULA_LEAF(PK_LEAF_J)) ||
+                               (in[0] == PK_FORMULA_LEAF(PK_LEAF_J) && in[1] == PK_FORMULA_LEAF(PK_LEAF_I)));
+        bool all = true, any = false;
+
+        uniform[i] = i < p->per_row;
+        for (int k = 0; k < arity; k++) {
+            const bool line = in[k] >= p->per_row && r->line_of[in[k]] >= 0,
+                       same = uniform_operand(p, uniform, in[k]);
+
+            uniform[i] = uniform[i] && same;
+            all = all && (line || same);
+            any = any || line;
+        }
+        if (i >= p->per_row && (distance || (all && any)) && r->lines < LINES)
+            r->line_of[i] = (int8_t)r->lines++;
+    }
+}
+
+/* The pair of instruction i and the next one k; false if they are none. uses: how often a result is read. */
+static inline bool pair_of(const struct pk_formula_program *p, int i, int k, const uint8_t *uses,
+                           struct step *ret)
+{
+    const int16_t *in = p->code[i].in, *then_in = p->code[k].in;
+    const bool left = then_in[0] == i;
+    int first, then;
+
+    switch (p->code[i].op) {
+    case PK_FO_ADD:
+        first = FIRST_ADD;
+        break;
+    case PK_FO_SUB:
+        first = FIRST_SUB;
+        break;
+    case PK_FO_MUL:
+        first = FIRST_MUL;
+        break;
+    case PK_FO_ABS:
+        first = FIRST_ABS;
+        break;
+    default:
+        return false;
+    }
+    switch (p->code[k].op) {
+    case PK_FO_ADD:
+        then = THEN_ADD;
+        break;
+    case PK_FO_SUB:
+        then = left ? THEN_SUB : THEN_FROM;
+        break;
+    case PK_FO_MUL:
+        then = THEN_MUL;
+        break;
+    case PK_FO_DIV:
+        then = THEN_OVER;
+        break;
+    case PK_FO_RECIP:
+        then = THEN_RECIP;
+        break;
+    case PK_FO_EXP:
+        then = THEN_EXP;
+        break;
+    default:
+        return false;
+    }
+    if (uses[i] != 1 || (!left && (then >= THEN_RECIP || then_in[1] != i)) || (left && then == THEN_OVER))
+        return false;
+    *ret = (struct step){.op = (int16_t)PAIR(first, then), .i = (int16_t)k, .arity = 3};
+    ret->in[0] = in[0];
+    ret->in[1] = first == FIRST_ABS ? in[0] : in[1];
+    ret->in[2] = then >= THEN_RECIP ? in[0] : then_in[left];
+    return true;
+}
+
+static inline void find_steps(struct ready *r)
+{
+    const struct pk_formula_program *p = r->p;
+    uint8_t uses[PK_FORMULA_CODE] = {0};
+
+    for (int i = 0; i < p->count; i++)
+        for (int k = 0; k < arity_of(p->code[i].op); k++)
+            if (p->code[i].in[k] >= 0)
+                uses[p->code[i].in[k]]++;
+    for (int k = 0; k < p->results; k++)
+        if (p->result[k] >= 0)
+            uses[p->result[k]] = 2;
+    for (int i = p->per_row; i < p->count; i++) {
+        struct step *s = &r->step[r->steps];
+        int next = i + 1;
+
+        if (r->line_of[i] >= 0)
+            continue;
+        while (next < p->count && r->line_of[next] >= 0)
+            next++;
+        r->steps++;
+        if (next < p->count && pair_of(p, i, next, uses, s)) {
+            i = next;
+            continue;
+        }
+        *s = (struct step){.op = p->code[i].op,
+                           .i = (int16_t)i,
+                           .arg = p->code[i].arg,
+                           .arity = (uint8_t)arity_of(p->code[i].op)};
+        memcpy(s->in, p->code[i].in, sizeof s->in);
+    }
+}
+
+/* keys: of a tile, 0 if its lanes are not queries. */
+static inline void ready_program(struct ready *r, const struct pk_formula_program *p, int64_t keys,
+                                 struct cpu_scratch *s)
 {
     int last_s = -1, last_da = -1;
 
-    memset(r, 0, sizeof *r);
+    memset(r, 0, offsetof(struct ready, line_of));
+    memset(r->line_of, -1, (size_t)p->count);
     r->p = p;
     r->constant = cpu_take(s, (size_t)(p->constants * TILE) * sizeof(real));
     r->row = cpu_take(s, (size_t)(p->per_row * TILE) * sizeof(real));
+    if (keys)
+        find_lines(r);
+    r->length = cpu_round_up(keys + TILE, TILE);
+    r->line = r->lines ? cpu_take(s, (size_t)(r->lines * r->length) * sizeof(real)) : NULL;
     if (!s->base)
         return;
+    find_steps(r);
     for (int k = 0; k < p->constants; k++)
         for (int i = 0; i < TILE; i++)
             r->constant[k * TILE + i] = (real)p->constant[k];
     for (int i = 0; i < p->count; i++)
-        for (int k = 0; k < arity_of(p->code[i].op); k++) {
+        for (int k = 0; r->line_of[i] < 0 && k < arity_of(p->code[i].op); k++) {
             last_s = p->code[i].in[k] == PK_FORMULA_LEAF(PK_LEAF_S) ? i : last_s;
             last_da = p->code[i].in[k] == PK_FORMULA_LEAF(PK_LEAF_DA) ? i : last_da;
             r->reads_j = r->reads_j || p->code[i].in[k] == PK_FORMULA_LEAF(PK_LEAF_J);
@@ -151,14 +322,15 @@ static inline void ready_program(struct ready *r, const struct pk_formula_progra
         if (k != 1 && p->result[k] == PK_FORMULA_LEAF(PK_LEAF_DA))
             last_da = p->count;
     }
-    r->direct[0] = p->results > 0 && p->result[0] >= p->per_row && last_s <= p->result[0];
-    r->direct[1] = p->results > 1 && p->result[1] >= p->per_row && last_da <= p->result[1] &&
-                   p->result[1] != p->result[0];
+    r->direct[0] = p->results > 0 && p->result[0] >= p->per_row && r->line_of[p->result[0]] < 0 &&
+                   last_s <= p->result[0];
+    r->direct[1] = p->results > 1 && p->result[1] >= p->per_row && r->line_of[p->result[1]] < 0 &&
+                   last_da <= p->result[1] && p->result[1] != p->result[0];
 }
 
 /* One instruction over n rows of nv vectors. */
-INLINE void run_rows(enum pk_formula_op op, int arg, int64_t n, const int64_t nv, real *o, const real *pa,
-                     int64_t sa, const real *pb, int64_t sb, const real *pc, int64_t sc)
+INLINE void run_rows(int op, int arg, int64_t n, const int64_t nv, real *o, const real *pa, int64_t sa,
+                     const real *pb, int64_t sb, const real *pc, int64_t sc)
 {
 #define EACH(expr)                                                                                           \
     for (int64_t r = 0; r < n; r++)                                                                          \
@@ -207,20 +379,40 @@ INLINE void run_rows(enum pk_formula_op op, int arg, int64_t n, const int64_t nv
 #include "kernels/formula/functions.def"
 #undef FORMULA_FUNCTION
 #undef FORMULA_MEANING
-    case PK_FO_COUNT:
+#define PAIRS(first, x)                                                                                      \
+    case PAIR(first, THEN_ADD):                                                                              \
+        EACH((x) + c);                                                                                       \
+    case PAIR(first, THEN_SUB):                                                                              \
+        EACH((x)-c);                                                                                         \
+    case PAIR(first, THEN_FROM):                                                                             \
+        EACH(c - (x));                                                                                       \
+    case PAIR(first, THEN_MUL):                                                                              \
+        EACH((x)*c);                                                                                         \
+    case PAIR(first, THEN_OVER):                                                                             \
+        EACH(c / (x));                                                                                       \
+    case PAIR(first, THEN_RECIP):                                                                            \
+        EACH(1 / (x));                                                                                       \
+    case PAIR(first, THEN_EXP):                                                                              \
+        EACH(vexp(x));
+        PAIRS(FIRST_ADD, a + b)
+        PAIRS(FIRST_SUB, a - b)
+        PAIRS(FIRST_MUL, a * b)
+        PAIRS(FIRST_ABS, vabs(a))
+#undef PAIRS
+    default:
         break;
     }
 #undef EACH
 }
 
 /* Whole rows of a tile are unrolled. Kept out of line: there is one copy of the switch for each. */
-static __attribute__((noinline)) void run_whole(enum pk_formula_op op, int arg, int64_t n, real *o,
-                                                const real *pa, int64_t sa, const real *pb, int64_t sb,
-                                                const real *pc, int64_t sc)
+static __attribute__((noinline)) void run_whole(int op, int arg, int64_t n, real *o, const real *pa,
+                                                int64_t sa, const real *pb, int64_t sb, const real *pc,
+                                                int64_t sc)
 {
     run_rows(op, arg, n, TILE / W, o, pa, sa, pb, sb, pc, sc);
 }
-static __attribute__((noinline)) void run_part(enum pk_formula_op op, int arg, int64_t n, int64_t nv, real *o,
+static __attribute__((noinline)) void run_part(int op, int arg, int64_t n, int64_t nv, real *o,
                                                const real *pa, int64_t sa, const real *pb, int64_t sb,
                                                const real *pc, int64_t sc)
 {
@@ -236,7 +428,8 @@ static inline struct operand operand_of(const struct ready *f, const struct leav
                                         real *const *out)
 {
     if (o >= f->p->per_row)
-        return (struct operand){out[o], TILE};
+        return f->line_of[o] < 0 ? (struct operand){out[o], TILE}
+                                 : (struct operand){f->line + f->line_of[o] * f->length + l->line, -1};
     if (o >= 0)
         return (struct operand){f->row + o * TILE, 0};
     if (o <= PK_FORMULA_CONSTANT(0))
@@ -244,19 +437,27 @@ static inline struct operand operand_of(const struct ready *f, const struct leav
     return (struct operand){l->at[-1 - o], leaf_of_entry(-1 - o) ? TILE : 0};
 }
 
+static inline void run_step(const struct ready *f, const struct leaves *l, const struct step *s, int64_t n,
+                            int64_t nv, real *const *out, real *o)
+{
+    const struct operand a = operand_of(f, l, s->in[0], out),
+                         b = s->arity > 1 ? operand_of(f, l, s->in[1], out) : a,
+                         c = s->arity > 2 ? operand_of(f, l, s->in[2], out) : a;
+
+    if (nv == TILE / W)
+        run_whole(s->op, s->arg, n, o, a.p, a.step, b.p, b.step, c.p, c.step);
+    else
+        run_part(s->op, s->arg, n, nv, o, a.p, a.step, b.p, b.step, c.p, c.step);
+}
+
 static inline void run_one(const struct ready *f, const struct leaves *l, int i, int64_t n, int64_t nv,
                            real *const *out, real *o)
 {
-    const int16_t *in = f->p->code[i].in;
-    const enum pk_formula_op op = (enum pk_formula_op)f->p->code[i].op;
-    const int arity = arity_of((int)op);
-    struct operand a = operand_of(f, l, in[0], out), b = arity > 1 ? operand_of(f, l, in[1], out) : a,
-                   c = arity > 2 ? operand_of(f, l, in[2], out) : a;
+    struct step s = {
+        .op = f->p->code[i].op, .arg = f->p->code[i].arg, .arity = (uint8_t)arity_of(f->p->code[i].op)};
 
-    if (nv == TILE / W)
-        run_whole(op, f->p->code[i].arg, n, o, a.p, a.step, b.p, b.step, c.p, c.step);
-    else
-        run_part(op, f->p->code[i].arg, n, nv, o, a.p, a.step, b.p, b.step, c.p, c.step);
+    memcpy(s.in, f->p->code[i].in, sizeof s.in);
+    run_step(f, l, &s, n, nv, out, o);
 }
 
 /* The instructions of the row, over nv vectors of queries. */
@@ -266,6 +467,39 @@ static inline void run_row_part(const struct ready *f, const struct leaves *l, i
         run_one(f, l, i, 1, nv, NULL, f->row + i * TILE);
 }
 
+/* The instructions of the row and those along lines, of a tile of n keys from k0 on. Element e of a line is the diagonal
+ * of i - j = (first query - k0) - (n - 1) + e. */
+static inline void run_tile_part(const struct ready *f, const struct leaves *l, int64_t nv, int64_t k0,
+                                 int64_t n)
+{
+    const int64_t rows = cpu_div_up(n - 1 + TILE, TILE);
+
+    run_row_part(f, l, f->lines ? TILE / W : nv); /* lines read all lanes of what is uniform */
+    for (int i = f->p->per_row; f->lines && i < f->p->count; i++) {
+        const int16_t *in = f->p->code[i].in;
+        struct operand o[3] = {{0}};
+        real *to = f->line + f->line_of[i] * f->length;
+
+        if (f->line_of[i] < 0)
+            continue;
+        if (in[0] == PK_FORMULA_LEAF(PK_LEAF_I) || in[0] == PK_FORMULA_LEAF(PK_LEAF_J)) {
+            const real sign = in[0] == PK_FORMULA_LEAF(PK_LEAF_I) ? 1 : -1,
+                       from = l->at[PK_LEAF_I][0] - (real)(k0 + n - 1);
+
+            for (int64_t e = 0; e < rows * TILE; e++)
+                to[e] = sign * (from + (real)e);
+            continue;
+        }
+        for (int k = 0; k < 3; k++) {
+            o[k] = k < arity_of(f->p->code[i].op) ? operand_of(f, l, in[k], NULL) : o[0];
+            if (o[k].step < 0)
+                o[k] = (struct operand){f->line + f->line_of[in[k]] * f->length, TILE};
+        }
+        run_whole(f->p->code[i].op, f->p->code[i].arg, rows, to, o[0].p, o[0].step, o[1].p, o[1].step, o[2].p,
+                  o[2].step);
+    }
+}
+
 /* The instructions of the entry, over n <= ROWS keys. slot: (slots, BLOCK). target[k] (k < 2, may be NULL): the block
  * of the tile where result k may be written. ret: the address of every result, which need not be its target. */
 static inline void run_block(const struct ready *f, const struct leaves *l, int64_t n, int64_t nv, real *slot,
@@ -273,12 +507,14 @@ static inline void run_block(const struct ready *f, const struct leaves *l, int6
 {
     real *out[PK_FORMULA_CODE];
 
-    for (int i = f->p->per_row; i < f->p->count; i++) {
+    for (int at = 0; at < f->steps; at++) {
+        const int i = f->step[at].i;
+
         out[i] = slot + f->p->code[i].slot * BLOCK;
         for (int k = 0; k < 2; k++)
             if (target[k] && f->direct[k] && f->p->result[k] == i)
                 out[i] = target[k];
-        run_one(f, l, i, n, nv, out, out[i]);
+        run_step(f, l, &f->step[at], n, nv, out, out[i]);
     }
     for (int k = 0; k < f->p->results; k++)
         ret[k] = operand_of(f, l, f->p->result[k], out);
@@ -288,6 +524,7 @@ static inline void run_block(const struct ready *f, const struct leaves *l, int6
 
 struct formula {
     struct attention j;
+    uint64_t reads; /* leaves that some program reads, as bits */
     const struct pk_formula_plan *plan;
     const struct pk_formula_attr *attr;
     const struct pk_view *scalars; /* (P, H); NULL: none */
@@ -305,6 +542,20 @@ static inline int64_t formula_kept(const struct pk_formula_plan *p)
     return n;
 }
 
+static inline uint64_t leaves_read(const struct pk_formula_program *p)
+{
+    uint64_t reads = 0;
+
+    for (int i = 0; i < p->count; i++)
+        for (int k = 0; k < arity_of(p->code[i].op); k++)
+            if (p->code[i].in[k] < 0 && p->code[i].in[k] > PK_FORMULA_CONSTANT(0))
+                reads |= 1ull << (-1 - p->code[i].in[k]);
+    for (int k = 0; k < p->results; k++)
+        if (p->result[k] < 0 && p->result[k] > PK_FORMULA_CONSTANT(0))
+            reads |= 1ull << (-1 - p->result[k]);
+    return reads;
+}
+
 static inline void formula_shape(struct formula *f, const struct pk_call *c)
 {
     memset(f, 0, sizeof *f);
@@ -314,6 +565,9 @@ static inline void formula_shape(struct formula *f, const struct pk_call *c)
     f->scalars = f->j.scale;
     f->j.scale = NULL;
     f->kept = formula_kept(f->plan);
+    f->reads = leaves_read(&f->plan->exponent) | leaves_read(&f->plan->value) | leaves_read(&f->plan->sums) |
+               leaves_read(&f->plan->turn) | leaves_read(&f->plan->before) |
+               leaves_read(&f->plan->turn_back) | leaves_read(&f->plan->back);
     for (int k = 0; k < f->plan->rows; k++)
         f->argmax = f->argmax || f->plan->row[k] == PK_ROW_MAX;
     if (c->op == PK_OP_FORMULA && f->kept)
@@ -342,24 +596,26 @@ static inline void state_scratch(const struct formula *f, struct state *t, struc
                                       PK_LEAF_LAYERS, PK_LEAF_WIDTH, PK_LEAF_PI};
     const struct pk_formula_plan *p = f->plan;
     const size_t one = sizeof(real), queries = (size_t)cpu_round_up(f->j.group, TILE) * one;
+    const int64_t keys = f->j.few ? 0 : f->j.keys;
     int slots = p->value.slots;
 
-    memset(t, 0, sizeof *t);
-    ready_program(&t->value, &p->value, s);
-    ready_program(&t->turn, &p->turn, s);
+    /* ready_program sets up the programs that the plan has. */
+    memset((char *)t + offsetof(struct state, slot), 0, sizeof *t - offsetof(struct state, slot));
+    ready_program(&t->value, &p->value, keys, s);
+    ready_program(&t->turn, &p->turn, 0, s);
     if (p->shift) {
-        ready_program(&t->exponent, &p->exponent, s);
+        ready_program(&t->exponent, &p->exponent, keys, s);
         slots = slots > p->exponent.slots ? slots : p->exponent.slots;
         t->m = cpu_take(s, queries);
     }
     if (p->two_passes) {
-        ready_program(&t->sums, &p->sums, s);
+        ready_program(&t->sums, &p->sums, keys, s);
         slots = slots > p->sums.slots ? slots : p->sums.slots;
     }
     if (f->j.backward) {
-        ready_program(&t->before, &p->before, s);
-        ready_program(&t->turn_back, &p->turn_back, s);
-        ready_program(&t->back, &p->back, s);
+        ready_program(&t->before, &p->before, keys, s);
+        ready_program(&t->turn_back, &p->turn_back, 0, s);
+        ready_program(&t->back, &p->back, keys, s);
         slots = slots > p->before.slots ? slots : p->before.slots;
         slots = slots > p->back.slots ? slots : p->back.slots;
         t->d = cpu_take(s, queries);
@@ -378,9 +634,11 @@ static inline void state_scratch(const struct formula *f, struct state *t, struc
             t->arg[k] = cpu_take(s, queries);
     }
     for (size_t k = 0; k < sizeof uniform; k++)
-        t->uniform[uniform[k]] = cpu_take(s, TILE * one);
-    for (int k = 0; k < p->params; k++)
-        t->uniform[PK_LEAF_PARAM + k] = cpu_take(s, TILE * one);
+        if (f->reads >> uniform[k] & 1)
+            t->uniform[uniform[k]] = cpu_take(s, TILE * one);
+    for (int k = PK_LEAF_PARAM; k < PK_LEAF_PARAM + p->params; k++)
+        if (f->reads >> k & 1)
+            t->uniform[k] = cpu_take(s, TILE * one);
 }
 
 static inline double scalar_of(const struct formula *f, int k, int64_t h)
@@ -412,6 +670,14 @@ static inline void state_rows(const struct formula *f, struct state *t, int64_t 
     const struct attention *j = &f->j;
     const int64_t shift = shift_of(j, b), keys = keys_of(j, b);
 
+    if (!j->mask && !j->a->causal) {
+        for (int64_t i = 0; i < cpu_round_up(n, TILE); i++) {
+            t->i[i] = (real)((int)q0 + (int)i);
+            t->ni[i] = (real)cpu_max(1, keys);
+            t->live[i] = i < n && keys > 0 ? 1 : 0;
+        }
+        return;
+    }
     for (int64_t i = 0; i < cpu_round_up(n, TILE); i++) {
         const int64_t at = q0 + i, end = j->a->causal ? cpu_max(0, cpu_min(keys, at + shift + 1)) : keys;
         int64_t count = end;
@@ -466,6 +732,8 @@ static inline void put_block(const struct view *w, int64_t r0, int64_t n, struct
 {
     const int64_t nv = cpu_div_up(w->lanes, W);
 
+    if (from.p == tile + r0 * TILE && r0 + n <= w->full && !w->shown)
+        return;
     for (int64_t r = 0; r < n; r++) {
         real *to = tile + (r0 + r) * TILE;
         const real *x = from.p + r * from.step;

@@ -20,9 +20,12 @@ static size_t scratch_of(const struct formula *f)
 
 static void formula_scratch(struct formula *f, struct cpu_scratch *s, int threads)
 {
-    job_scratch(&f->j, s, threads); /* bias by tiles, masks as bits, runs of dbias */
-    f->j.scratch_bytes = scratch_of(f);
-    f->j.scratch = cpu_take(s, f->j.scratch_bytes * (size_t)threads);
+    const size_t bytes = scratch_of(f);
+    char *scratch = cpu_take(s, bytes * (size_t)threads);
+
+    job_scratch(&f->j, s, 0); /* bias by tiles, masks as bits, runs of dbias */
+    f->j.scratch_bytes = bytes;
+    f->j.scratch = scratch;
     f->dscalars = cpu_take(s, (size_t)(f->j.batch * f->j.heads * f->plan->params) * sizeof(double));
 }
 
@@ -125,7 +128,7 @@ static void sweep(struct pair *p)
                 continue;
             products(p, &w, i0, lanes, k0, NULL);
             state_tile(f, x, i0);
-            run_row_part(&x->before, &x->l, nv);
+            run_tile_part(&x->before, &x->l, nv, k0, w.n);
             for (int64_t r0 = 0; r0 < w.n; r0 += ROWS) {
                 const int64_t n = cpu_min(ROWS, w.n - r0);
                 real *none[2] = {NULL, NULL};
@@ -133,6 +136,7 @@ static void sweep(struct pair *p)
 
                 x->l.at[PK_LEAF_S] = p->t.s + r0 * TILE;
                 x->l.at[PK_LEAF_DA] = p->t.g + r0 * TILE;
+                x->l.line = w.n - 1 - r0;
                 if (x->before.reads_j)
                     block_keys(x, k0 + r0, n);
                 run_block(&x->before, &x->l, n, nv, x->slot, none, r);
@@ -218,7 +222,7 @@ static void backward_tile(struct pair *p, const struct view *w, int64_t i0, int6
     real sum[PK_FORMULA_PARAMS][TILE] = {{0}};
 
     state_tile(f, x, i0);
-    run_row_part(&x->back, &x->l, nv);
+    run_tile_part(&x->back, &x->l, nv, k0, w->n);
     for (int64_t r0 = 0; r0 < w->n; r0 += ROWS) {
         const int64_t n = cpu_min(ROWS, w->n - r0);
         real *target[2] = {p->t.s + r0 * TILE, p->t.g + r0 * TILE};
@@ -226,6 +230,7 @@ static void backward_tile(struct pair *p, const struct view *w, int64_t i0, int6
 
         x->l.at[PK_LEAF_S] = target[0];
         x->l.at[PK_LEAF_DA] = target[1];
+        x->l.line = w->n - 1 - r0;
         if (x->back.reads_j)
             block_keys(x, k0 + r0, n);
         run_block(&x->back, &x->l, n, nv, x->slot, target, r);

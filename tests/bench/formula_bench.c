@@ -1,7 +1,13 @@
 /* formula_bench [THREADS [ROUNDS [PATTERN]]]: attention by formulas (FORMULA, FORMULA_BWD), recognising off, against the
  * built-in softmax and x^3, and against s^3 / (1 + |s|) written by hand (rational/). Forward and backward, N 257 and
  * 1024, whole and causal. Subjects take turns in every round; of each the least time counts: CPU time of the process
- * with one thread, wall time with more. PATTERN: formulas that hold this text alone. */
+ * with one thread, wall time with more. PATTERN: formulas that hold this text alone.
+ *
+ * formula_bench --turns THREADS: answers another program (peers/torch_formula.py) line by line.
+ *   shape B N CAUSAL FILE  inputs: FILE has qkv (B, N, 3, 3, 64) and dY (B, N, 3, 64) as floats
+ *   formula TEXT           runs it once; says the bytes that forward and backward need besides their inputs, then the norms
+ *                          of Y and of the gradient of qkv, then the sum of each scalar's gradient
+ *   run                    forward and backward once; says their CPU seconds */
 #include <complex.h>
 #undef I
 #include <math.h>
@@ -64,6 +70,22 @@ static void add_formula(const char *text, double bar)
     pk_formula_free(f);
 }
 
+/* All subjects use the same scratch, as calls of a plan do: where its pages happen to lie in the second cache level would
+ * otherwise favour one of them by up to 5 %. */
+static void *shared_workspace(size_t bytes)
+{
+    static const size_t size = 256u << 20;
+    static void *memory;
+
+    if (bytes > size) {
+        fprintf(stderr, "formula_bench: %zu bytes of scratch\n", bytes);
+        exit(1);
+    }
+    if (!memory)
+        memory = bench_memory(size);
+    return memory;
+}
+
 /* The calls of a subject at a shape; tensors are shared, but y and what it keeps of the rows. */
 static void prepare(struct subject *s, struct pk_view qkv, struct pk_view dy, struct pk_view dqkv, int64_t b,
                     int64_t n, int64_t h, int64_t d, bool causal)
@@ -124,7 +146,7 @@ static void prepare(struct subject *s, struct pk_view qkv, struct pk_view dy, st
                               .out = s->out[way]};
         c->workspace_bytes =
             s->kind == HAND ? rational_workspace(backend, c) : api->workspace_bytes(backend, c);
-        c->workspace = bench_memory(c->workspace_bytes + 64);
+        c->workspace = shared_workspace(c->workspace_bytes + 64);
         s->best[way] = INFINITY;
     }
 }
@@ -137,8 +159,6 @@ static void release(struct subject *s)
     }
     free(s->out[0][0].data);
     free(s->out[0][1].data);
-    for (int way = 0; way < 2; way++)
-        free(s->call[way].workspace);
 }
 
 static void turn(struct subject *s, int way)
@@ -209,15 +229,104 @@ static void host_log(void *user, int level, const char *text)
     printf("%s\n", text);
 }
 
+static double norm(struct pk_view v)
+{
+    double sum = 0;
+
+    for (int64_t i = 0; i < pk_shape_count(&v.shape); i++)
+        sum += (double)((float *)v.data)[i] * (double)((float *)v.data)[i];
+    return sqrt(sum);
+}
+
+static void read_floats(const char *path, struct pk_view *a, struct pk_view *b)
+{
+    FILE *f = fopen(path, "rb");
+    const size_t n = (size_t)pk_shape_count(&a->shape), m = (size_t)pk_shape_count(&b->shape);
+
+    if (!f || fread(a->data, sizeof(float), n, f) != n || fread(b->data, sizeof(float), m, f) != m) {
+        fprintf(stderr, "formula_bench: cannot read %s\n", path);
+        exit(1);
+    }
+    fclose(f);
+}
+
+static void take_turns(void)
+{
+    static char line[PK_FORMULA_TEXT + 64], path[PK_FORMULA_TEXT];
+    struct pk_view qkv = {.data = NULL}, dy = qkv, dqkv = qkv;
+    struct subject *s = NULL;
+    const int64_t h = 3, d = 64;
+    long long b = 0, n = 0;
+    int causal = 0;
+
+    printf("ready\n");
+    fflush(stdout);
+    while (fgets(line, sizeof line, stdin)) {
+        line[strcspn(line, "\n")] = 0;
+        if (sscanf(line, "shape %lld %lld %d %4000s", &b, &n, &causal, path) == 4) {
+            free(qkv.data);
+            free(dy.data);
+            free(dqkv.data);
+            qkv = bench_numbers(PK_SHAPE(b, n, 3, h, d));
+            dy = bench_numbers(PK_SHAPE(b, n, h, d));
+            dqkv = bench_numbers(PK_SHAPE(b, n, 3, h, d));
+            read_floats(path, &qkv, &dy);
+            printf("read\n");
+        } else if (!strncmp(line, "formula ", 8) && b) {
+            double bytes = 0;
+            size_t workspace = 0;
+
+            if (s)
+                release(s);
+            subjects = 0;
+            add_formula(line + 8, 0);
+            s = &subject[0];
+            prepare(s, qkv, dy, dqkv, b, n, h, d, causal);
+            turn(s, 0);
+            turn(s, 1);
+            for (int way = 0; way < 2; way++) {
+                for (int k = 0; k < s->call[way].n_out; k++)
+                    bytes += 4.0 * (double)pk_shape_count(&s->out[way][k].shape);
+                workspace =
+                    workspace > s->call[way].workspace_bytes ? workspace : s->call[way].workspace_bytes;
+            }
+            printf("%.0f %.9g %.9g", bytes + (double)workspace, norm(s->out[0][0]), norm(dqkv));
+            for (int k = 0; s->attr.attention.has_scale && k < s->plan.params; k++) {
+                double sum = 0;
+
+                for (int64_t i = 0; i < h; i++)
+                    sum += (double)((float *)s->out[1][1].data)[k * h + i];
+                printf(" %.9g", sum);
+            }
+            printf("\n");
+        } else if (!strcmp(line, "run") && s) {
+            s->best[0] = s->best[1] = INFINITY;
+            turn(s, 0);
+            turn(s, 1);
+            printf("%.9f\n", s->best[0] + s->best[1]);
+        } else {
+            fprintf(stderr, "formula_bench: '%s' is no command\n", line);
+            exit(2);
+        }
+        fflush(stdout);
+    }
+}
+
 int main(int argc, char **argv)
 {
+    const bool turns = argc > 1 && !strcmp(argv[1], "--turns");
     static const struct pk_host host = {.log = host_log};
     const int rounds = argc > 2 ? atoi(argv[2]) : 7;
     const char *pattern = argc > 3 ? argv[3] : "";
     struct pd_why why;
 
-    threads = argc > 1 ? atoi(argv[1]) : 1;
+    threads = argc > 1 + turns ? atoi(argv[1 + turns]) : 1;
     bench_check(pk_backend_cpu()->open(&host, 0, threads, &backend, &why), &why);
+    if (turns) {
+        take_turns();
+        pk_backend_cpu()->close(backend);
+        return 0;
+    }
     add("softmax", BUILT_IN)->phi = PK_PHI_SOFTMAX;
     add("x^3", BUILT_IN)->degree = 3;
     subject[subjects - 1].phi = PK_PHI_POLY;

@@ -39,6 +39,7 @@ static const char *type_name(const struct job_field *f)
     case JOB_T_SCALARS:
         return "object of objects";
     case JOB_T_SETS:
+    case JOB_T_FORMULAS:
         return "array of strings or objects";
     case JOB_T_DEPENDS:
     case JOB_T_AXES:

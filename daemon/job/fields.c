@@ -301,7 +301,12 @@ const struct job_field job_fields[] = {
      FLAGS(NULLABLE), WITH(job_use_formula),
      MEANS("activation as text: a function of the logit s and of rowsum and rowmax over its row, such as "
            "exp(s)/(1+rowsum(exp(s))); any other name is a learned scalar (POST /api/v1/formulas/check "
-           "explains errors); formulas: [a, b, ...] in its place is a sweep over them",
+           "explains errors)",
+           "daemon/job/JOB.md#attention-by-formula")},
+    {BARE("/attention/formulas", JOB_T_FORMULAS), RANGE(1, JOB_MAX_AXIS_VALUES), DEF("null"),
+     FLAGS(ASIDE | NULLABLE | FIXED),
+     MEANS("formulas to compare, in place of formula: each is a text, or an object with formula and params; "
+           "they become the last axis of the sweep",
            "daemon/job/JOB.md#attention-by-formula")},
     {ROW("/attention/params", JOB_T_SCALARS, config.attention.params), DEF("{}"), FLAGS(FIXED),
      WITH(job_use_formula),

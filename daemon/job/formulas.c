@@ -78,7 +78,7 @@ bool job_formulas_fold(json_t *doc, struct job_report *report, struct job_formul
     bool objects;
 
     *ret = (struct job_formulas){.list = NULL};
-    if (!list || (kind && !word_is(kind, "train")))
+    if (!list || json_is_null(list) || (kind && !word_is(kind, "train")))
         return true;
     if (!list_check(doc, list, report, &objects))
         return false;
@@ -102,6 +102,12 @@ bool job_formulas_fold(json_t *doc, struct job_report *report, struct job_formul
     return axis && json_array_append_new(axes, axis) == 0 &&
            json_object_set_new(attention, "activation", json_string("formula")) == 0 &&
            json_object_del(attention, "formulas") == 0;
+}
+
+json_t *job_take_formulas(struct job_ctx *c, const struct job_field *f)
+{
+    job_ctx_error(c, f->pointer, "is read in the document itself: an axis or an override has formula");
+    return NULL;
 }
 
 /* The place in the list of a pointer to its axis; the same pointer if it is another's. NULL without memory. */

@@ -35,7 +35,8 @@ enum job_type {
     JOB_T_SCALARS, /* learned scalars by name, objects {init, per, form} */
     JOB_T_SETS,    /* names of data sets, or objects {dataset, path, name} */
     JOB_T_OVERRIDES,
-    JOB_T_AXES
+    JOB_T_AXES,
+    JOB_T_FORMULAS /* formulas, or objects {formula, params}: an axis (formulas.c); no resolved run has it */
 };
 
 enum {
@@ -304,6 +305,8 @@ struct job_formulas {
 };
 bool job_formulas_fold(json_t *doc, struct job_report *report, struct job_formulas *ret);
 bool job_formulas_done(struct job_formulas *f, struct job_report *report);
+/* The row's value where a list has not been replaced, which only the document itself can have: an error. */
+json_t *job_take_formulas(struct job_ctx *c, const struct job_field *f);
 /* Whether such a row may name the data set. */
 bool job_set_runs(unsigned dataset);
 /* The value that null stands for in the run. */

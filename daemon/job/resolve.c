@@ -365,7 +365,7 @@ static bool resolve_field(struct job_ctx *c, size_t i)
         /* A default follows from other values: if one of those is refused, that says enough. */
         check_available(c, f, taken);
     }
-    if (c->out) {
+    if (c->out && f->type != JOB_T_FORMULAS) {
         json_t *put = strncmp(f->pointer, "/sweep", 6) == 0 ? json_null() : json_incref(taken);
         if (strncmp(f->pointer, "/sweep/", 7) != 0 && !job_json_put(c->out, f->pointer, put))
             c->nomem = true;

@@ -541,6 +541,8 @@ json_t *job_take(struct job_ctx *c, const struct job_field *f, json_t *v)
         return json_object();
     case JOB_T_AXES: /* read by sweep.c */
         return json_array();
+    case JOB_T_FORMULAS:
+        return job_take_formulas(c, f);
     }
     return NULL;
 }

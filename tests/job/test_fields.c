@@ -25,10 +25,12 @@ static char *resolved_at(const char *text, const char *pointer)
     return pd_buf_take(&b);
 }
 
-/* Keys that live inside an object that is null by default, inside the sweep, or that training has not. */
+/* Keys that live inside an object that is null by default, inside the sweep, that become an axis of it, or that training has
+ * not. */
 static bool nested(const struct job_field *f)
 {
-    if (!job_kind_has(JOB_KIND_TRAIN, f->pointer + 1, strcspn(f->pointer + 1, "/")))
+    if (f->type == JOB_T_FORMULAS ||
+        !job_kind_has(JOB_KIND_TRAIN, f->pointer + 1, strcspn(f->pointer + 1, "/")))
         return true;
     for (size_t i = 0; i < job_field_count; i++) {
         size_t n = strlen(job_fields[i].pointer);

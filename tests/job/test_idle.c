@@ -243,6 +243,7 @@ static const char *const always[] = {
     "/tags",
     "/notes",
     "/overrides",
+    "/attention/formulas",
     "/trials",
     "/depends_on",
     "/register",

@@ -72,6 +72,21 @@ test('what is computed while resolving stands in the document', async () => {
     }
 });
 
+test('/attention/formulas: each run is the job of its own formula', async () => {
+    const entries = ['s^3/(1+abs(s))', { formula: 'a*s^3', params: { a: { init: 0.5 } } }, 'exp(s)/(exp(b)+rowsum(exp(s)))'];
+    const params = { b: { init: '0.3*(h+1)/(l+1)', per: 'head' } };
+    const { run_ids: ids } = await rig.daemon.post('/api/v1/jobs', imageJob({ attention: { formulas: entries, params }, trials: 2 }));
+    assert.equal(ids.length, 2 * entries.length);
+    const all = [];
+    for (const [i, id] of ids.entries()) {
+        const entry = entries[Math.floor(i / 2)], of = typeof entry === 'string' ? { formula: entry } : entry;
+        const want = rig.expect(folded(imageJob({ attention: { activation: 'formula', params: /\bb\b/.test(of.formula) ? params : {}, ...of }, train: { seed: i % 2 } })));
+        agree(await rig.collect(id), want);
+        all.push(JSON.stringify([...want.series.get('loss/train')]));
+    }
+    assert.equal(new Set(all).size, ids.length, 'the runs differ');
+});
+
 test('/model/preset: every available preset has the parameters that its shape asks for', { timeout: 300000 }, async () => {
     const { presets: list } = await rig.daemon.get('/api/v1/fields');
     // those of equations are counted in equation.test.mjs

@@ -127,8 +127,12 @@ export const cases = [
     ...each('/attention/activation', ['poly', 'sigmoid', 'sigmoid_bias', 'relu', 'taylor', 'sima', 'periodic']
         .flatMap(activation => [[imageJob({ attention: { activation } })], ...activation === 'sima' ? [] : [[textJob({ attention: { activation } })]]])),
     ...each('/attention/formula', [[formula('s^3/(1+abs(s))'), { instead: 's^3/sqrt(n)' }], [formulaText('relu(softmax(s) + a/ni)'), { instead: 'exp(s)/(exp(b)+rowsum(exp(s)))' }]]),
+    // NaN at some of the first layer's entries, and so everywhere after it: no step is taken, and the metrics say how many entries
+    ...each('/attention/formula', [formula, formulaText].map(of => [merge(of('log(s+0.2)', { init_logit_std: 0.5 }), { train: { nonfinite_limit: 3, steps: 9 } }),
+        { instead: null, outcome: 'diverged', only: ['formula_broken/1', 'formula_broken/2', 'nonfinite'] }])),
     ...each('/attention/params', [[formula('a*s^3', { params: { a: { init: '1/sqrt(n)', form: 'log' } }, scale_lr_mult: 2 })], [formulaText('exp(s)/(exp(b)+rowsum(exp(s)))', { params: { b: { init: '0.3*(h+1)/(l+1)', per: 'head' } } })],
-        [formula('softmax(c*tanh(s/c))*(1+h)/H', { params: { c: { init: 2, per: 'global', form: 'softplus' } } })], [formulaText('a*s^3', { params: { a: { init: 0.5, form: 'sigmoid' } } })]]),
+        [formula('softmax(c*tanh(s/c))*(1+h)/H', { params: { c: { init: 2, per: 'global', form: 'softplus' } } })], [formulaText('a*s^3', { params: { a: { init: 0.5, form: 'sigmoid' } } })],
+        [formulaText('c*s^3/(a+abs(s)) + b*s/n', { params: { a: { init: 0.5, per: 'head', form: 'softplus' }, b: { init: 0.1, per: 'global' }, c: { init: '1/sqrt(n)', form: 'log' } } })]]),
     ...each('/attention/recognise', [[formula('s^3/sqrt(n)', { recognise: false }), { inert: true }]]),
     ...each('/attention/degree', [1, 2, 4, 5, 6, 8].map(degree => [poly({ degree })])),
     ...each('/attention/degree', [[polyText({ degree: 2 })], [polyText({ degree: 1 })]]),

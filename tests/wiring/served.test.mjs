@@ -128,6 +128,9 @@ const letters = Object.fromEntries(Array.from({ length: 256 }, (_, id) => [id, -
 const writers = {
     'softmax, keys and values kept': textJob({ model: { context: 14 }, train: { steps: 25, batch: 6, eval_every: 1, optimizer: { lr: 0.3 }, schedule: { name: 'constant' } }, diagnostics: { every: 0 } }),
     'x squared, a state of constant size': textJob({ model: { context: 14 }, attention: { activation: 'poly', degree: 2, scale: 'learned' }, norm: { placement: 'S5' }, train: { steps: 25, batch: 6, eval_every: 1, optimizer: { lr: 0.3 }, schedule: { name: 'constant' } }, diagnostics: { every: 0 } }),
+    'a formula and its scalars': textJob({ model: { context: 14 }, attention: { activation: 'formula', formula: 'c*s^3/(a+abs(s)) + b*s/n',
+        params: { a: { init: 0.5, per: 'head', form: 'softplus' }, b: { init: 0.1, per: 'global' }, c: { init: '1/sqrt(n)', form: 'log' } } },
+        train: { steps: 25, batch: 6, eval_every: 1, optimizer: { lr: 0.2 }, schedule: { name: 'constant' } }, diagnostics: { every: 0 } }),
     'x cubed by rows': textJob({ attention: { activation: 'poly', n_for_scale: 'row' }, model: { bias: false, context: 14 }, train: { steps: 25, batch: 6, eval_every: 1, optimizer: { lr: 0.2 }, schedule: { name: 'constant' } }, diagnostics: { every: 0 } }),
 };
 Object.entries(writers).forEach(([what, job], i) => test(`a language model answers with its formulas: ${what}`, { timeout: 120000 }, async () => {

@@ -10,6 +10,9 @@ const exps = (t, l) => l.map(a => t.exp(a));
  */
 const rows = {
     's^3/(1+abs(s))': (t, l) => l.map(a => t.div(t.power(a, 3), t.shift(t.abs(a), 1))),
+    'c*s^3/(a+abs(s)) + b*s/n': (t, l, { n, scalar }) => l.map(x =>
+        t.add(t.mul(scalar('c'), t.div(t.power(x, 3), t.add(scalar('a'), t.abs(x)))), t.scale(t.mul(scalar('b'), x), 1 / n))),
+    'log(s+0.2)': (t, l) => l.map(a => t.unary(a, Math.log(t.at(a) + 0.2), 1 / (t.at(a) + 0.2))),
     's^3/sqrt(n)': (t, l, { n }) => l.map(a => t.scale(t.power(a, 3), n ** -0.5)),
     'a*s^3': (t, l, { scalar }) => l.map(a => t.mul(scalar('a'), t.power(a, 3))),
     'exp(s)/(exp(b)+rowsum(exp(s)))': (t, l, { scalar }) => {
@@ -33,7 +36,7 @@ const rows = {
 
 /** Initial values as typed. */
 const starts = {
-    '1': () => 1, '0.5': () => 0.5, '1/sqrt(n)': ({ n }) => n ** -0.5, '0.3*(h+1)/(l+1)': ({ h, l }) => 0.3 * (h + 1) / (l + 1), '2': () => 2,
+    '1': () => 1, '0.1': () => 0.1, '0.5': () => 0.5, '1/sqrt(n)': ({ n }) => n ** -0.5, '0.3*(h+1)/(l+1)': ({ h, l }) => 0.3 * (h + 1) / (l + 1), '2': () => 2,
 };
 const inverse = { direct: v => v, log: Math.log, softplus: v => Math.log(Math.expm1(v)), sigmoid: v => Math.log(v / (1 - v)) };
 /** The trained number's value, and its slope there. */
@@ -44,7 +47,7 @@ const forms = {
 
 /** The learned scalars of a formula: those of the document, else of each layer, direct, from 1. */
 export function scalars(attention) {
-    const names = /^a\*|a\/ni/.test(attention.formula ?? '') ? ['a'] : /exp\(b\)/.test(attention.formula ?? '') ? ['b'] : /tanh\(s\/c/.test(attention.formula ?? '') ? ['c'] : [];
+    const names = /^c\*s/.test(attention.formula ?? '') ? ['a', 'b', 'c'] : /^a\*|a\/ni/.test(attention.formula ?? '') ? ['a'] : /exp\(b\)/.test(attention.formula ?? '') ? ['b'] : /tanh\(s\/c/.test(attention.formula ?? '') ? ['c'] : [];
     return names.map(name => ({ name, init: '1', per: 'layer', form: 'direct', ...attention.params?.[name] }));
 }
 

@@ -43,6 +43,7 @@ export class Network {
             this.param.set(name, t.leaves(data));
         this.stats = []; // per layer, per sample, per head
         this.looks = []; // likewise: A and the logits that each query sees, as numbers
+        this.broken = []; // per layer: entries of A for which a formula or its slope is not finite
         this.squares = []; // per layer: of all numbers behind a block, and how many
     }
 
@@ -421,6 +422,8 @@ export class Network {
                 : a.map((y, j) => a.map((_, m) => normalised
                 ? (j === m ? logSlope(s.activation, l[j]) * y : 0) - y * a[m] * logSlope(s.activation, l[m])
                 : j === m ? this.slope(l[j], scale, i, layer) : 0));
+            for (let j = skip; j < a.length; j++)
+                this.broken[layer] = (this.broken[layer] ?? 0) + (Number.isFinite(a[j]) && Number.isFinite(jacobian[j][j]) ? 0 : 1);
             for (const line of jacobian.slice(skip)) {
                 jac += line.slice(skip).reduce((acc, y) => acc + y * y, 0);
                 for (let c = 0; c < keysOf[i][0].length; c++) {

@@ -145,7 +145,7 @@ export function probe(s, params, samples) {
                 all.forEach((x, h) => all.length > 1 && out.set(`formula/${scalar.name}/${l + 1}/${h + 1}`, x));
                 out.set(`formula/${scalar.name}/${l + 1}`, all.reduce((a, b) => a + b) / all.length);
             }
-            out.set(`formula_broken/${l + 1}`, 0);
+            out.set(`formula_broken/${l + 1}`, net.broken[l]);
         } else if (net.activation(l) !== 'softmax')
             scales(s, net, l).forEach((c, h, all) => {
                 if (all.length > 1)

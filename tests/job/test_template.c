@@ -244,7 +244,7 @@ static size_t check_side(const struct job_claim *c, const struct job_claim_side 
         wants_metric(jobs[term->job], c->metric);
         for (size_t p = 0; p < term->count; p++)
             if (fitting(jobs[term->job], term->point[p]) != 1)
-                fail_msg("'%s': a point fits %zu combinations", c->says,
+                fail_msg("'%s': a point fits %zu combinations", c->sentence,
                          fitting(jobs[term->job], term->point[p]));
     }
     return side->count;

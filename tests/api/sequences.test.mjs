@@ -92,7 +92,7 @@ test('what a Nystromformer cannot read is refused with both numbers', { skip }, 
     await refused('one', tokens([1, 33], many), /row 0: the text has 33 tokens, the model 32 positions/);
     await refused('one', tokens([2, 2], [1, 2, 3, 12]), /row 1: id 12 is not in the vocabulary, whose ids are 0 to 11/);
     await refused('one', tokens([1, 1], [-1], 'INT32'), /id -1 is not in the vocabulary, whose ids are 0 to 11/);
-    await refused('one', tokens([1, 1], [2 ** 33]), /id 8589934592 is beyond/);
+    await refused('one', tokens([1, 1], [2 ** 33]), /id 8589934592 is not in/);
     await refused('one', text('3 12'), /id 12 is not in the vocabulary, whose ids are 0 to 11/);
     await refused('one', tokens([1, 2, 1], [1, 2]), /must have the shape \[n, tokens\]/);
     await refused('one', tokens([1, 2], [1, 2], 'FP32'), /'tokens' must be INT32 or INT64, not FP32/);

@@ -81,7 +81,7 @@ test('/train/start/reset: a head for other classes begins anew, where the docume
     assert.deepEqual([told.fields.missing, told.fields.unused, told.fields.optimizer], ['12', told.fields.reset, '0']);
     const wider = base({ model: { width: 16 }, train: { steps: 1, start: { run: String(run) } } }), { run: failed } = await rig.daemon.submit(wider);
     const refused = await rig.daemon.reach(failed, 'failed');
-    assert.match(refused.reason, /is \(.*\), the network needs .*train\.start\.reset/);
+    assert.match(refused.reason, /has the shape \(.*\), the network needs .*train\.start\.reset/);
     assert.equal(refused.attempts, 1, 'another attempt could not do better');
     const text = await rig.daemon.submit(textJob({ train: { steps: 1, start: { run: String(run) } } }));
     assert.match((await rig.daemon.reach(text.run, 'failed')).reason, /no parameter of this network/);

@@ -58,9 +58,9 @@ static void slope_line(struct pd_buf *b, const json_t *slope, const char *name)
     }
     pd_buf_str(b, "the best ");
     report_text(b, name);
-    pd_buf_str(b, " is exp( ");
+    pd_buf_str(b, " is exp(");
     report_num(b, json_object_get(slope, "a"));
-    pd_buf_str(b, " ) times N to the power of <b>");
+    pd_buf_str(b, ") times N to the power of <b>");
     report_num(b, json_object_get(slope, "b"));
     pd_buf_str(b, "</b>");
     if (TEXT(slope, "interval_why")) {

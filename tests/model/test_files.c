@@ -130,7 +130,7 @@ static void test_files_that_do_not_fit_refused(void **state)
     f.t[f.count++] = (struct data_st_tensor){.name = "transformer.h.2.ln_1.weight", .dtype = DATA_ST_F32};
     end_file(&f);
     assert_int_equal(model_params_read(m, f.st, false, check, &seen, &why), PD_ERR_INVALID);
-    assert_non_null(strstr(why.text, "no parameter"));
+    assert_non_null(strstr(why.text, "is not a parameter"));
     done_file(&f);
     begin_file(&f, m, 0);
     f.t[1].dim[0]++;

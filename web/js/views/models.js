@@ -155,12 +155,12 @@ export function modelsView(context) {
 
     /**
      * @param {() => Promise<unknown>} act
-     * @param {string} message
+     * @param {string} announcement
      */
-    async function change(act, message) {
+    async function change(act, announcement) {
         try {
             await act();
-            context.announce(message);
+            context.announce(announcement);
         } catch (error) {
             toast(message(error), 'bad');
         }

@@ -131,7 +131,7 @@ test('a run with a model stays until its version is deleted; a version that is l
     await refused(drop('models/nothing'), 404, /no model 'nothing'/);
     await refused(drop('models/away/versions/1', null), 428, /If-Match/);
     assert.equal((await host.post('/api/v1/models/away/versions/1/unload', {})).status, 200);
-    await refused(drop('models/away/versions/1', '"1"'), 412, /changed since/);
+    await refused(drop('models/away/versions/1', '"1"'), 412, /has changed in the meantime/);
     const { headers } = await host.get('/api/v1/models/away/versions/1');
     assert.equal((await drop('models/away/versions/1', headers.etag)).status, 204);
     assert.equal((await host.get('/api/v1/models/away/versions/1')).status, 404);

@@ -130,7 +130,7 @@ test('wrong states answer 409 and say why', async () => {
     const run = await open();
     const trained = (await submit(host)).run_ids[0];
     for (const [target, body, says] of [
-        [`/api/v1/runs/${trained}/heartbeat`, undefined, /carried out by polyd/], [`/api/v1/runs/${trained}/finish`, { outcome: 'failed' }, /carried out by polyd/],
+        [`/api/v1/runs/${trained}/heartbeat`, undefined, /polyd executes run/], [`/api/v1/runs/${trained}/finish`, { outcome: 'failed' }, /polyd executes run/],
         [`/api/v1/runs/${trained}/logs`, { text: 'x' }, /carried out by polyd/], [`/api/v1/jobs/${run.job_id}/pause`, {}, /is external/],
         [`/api/v1/jobs/${run.job_id}/resume`, {}, /is external/], [`/api/v1/jobs/${run.job_id}/retry`, {}, /is external/]]) {
         const reply = await host.post(target, body);

@@ -41,7 +41,7 @@ test('runs of a sweep are paused, resumed and retried one by one and together', 
     const job = (await host.post('/api/v1/jobs', endless({ trials: 2 }))).json, [one, two] = job.run_ids;
     await reach(one, 'running');
     await refused(`runs/${one}`, 'resume', /is running: only a paused run/);
-    await refused(`runs/${one}`, 'retry', /is running: only one that failed/);
+    await refused(`runs/${one}`, 'retry', /is running: only a run that has failed/);
     const asked = await command(`runs/${one}`, 'pause');
     assert.deepEqual([asked.status, asked.json.state], [200, 'running']);
     const paused = await reach(one, 'paused');
@@ -71,7 +71,7 @@ test('runs of a sweep are paused, resumed and retried one by one and together', 
     await host.post(`/api/v1/runs/${two}/cancel`, {});
     const third = await reach(one, 'running');
     assert.deepEqual([third.attempts, third.attempt_list[2].start_step >= resumed.attempt_list[1].start_step], [3, true]);
-    await refused(`runs/${two}`, 'retry', /is cancelled: only one that failed/);
+    await refused(`runs/${two}`, 'retry', /is cancelled: only a run that has failed/);
     await host.post(`/api/v1/jobs/${job.id}/cancel`, {});
     await reach(one, 'cancelled');
     await refused(`jobs/${job.id}`, 'retry', /was cancelled/);

@@ -190,7 +190,7 @@ test('a generated digit is ink on black, its own for every number', () => {
 
 test('a generated text has the entropy that is published, and verbs of the number of their subject', () => {
     const { nats, bytes } = means(), readme = readFileSync(new URL('../../daemon/worker/data/README.md', import.meta.url), 'utf8');
-    const published = /\| a sentence \| ([\d.]+) \| ([\d.]+) \|[^]*\| a byte \| ([\d.]+) \|[^]* ([\d.]+) nats a byte\b/.exec(readme)?.slice(1).map(Number) ?? [];
+    const published = /\| a sentence \| ([\d.]+) \| ([\d.]+) \|[^]*\| a byte \| ([\d.]+) \|[^]* ([\d.]+) nats per byte\b/.exec(readme)?.slice(1).map(Number) ?? [];
     [nats, bytes, nats / bytes, nearNats() / bytes].forEach((value, i) => assert.ok(Math.abs(published[i] - value) < 5.1e-7, `${published[i]}, ${value}`));
     const many = Array.from({ length: 20000 }, (_, i) => sentence(1, i));
     const length = many.reduce((sum, list) => sum + list.join(' ').length + 1, 0) / many.length;

@@ -2,8 +2,8 @@
  *
  *   bytes     ids 0..255
  *   chars     the distinct UTF-8 characters of a text, in code point order
- *   words     the words of a text (separated by blanks and newlines), by falling frequency; a line ends with <eos>, a
- *             word that is not in the vocabulary is <unk>
+ *   words     the words of a text, separated by blanks and newlines, most frequent first; each line ends with <eos>; a
+ *             word outside the vocabulary is <unk>
  *   gpt2_bpe  GPT-2's byte-level byte-pair encoding, from its published files
  *   ids       decimal ids: "3 17" are the ids 3 and 17; for models without a tokenizer
  *   padded_bytes  id 0 is padding, byte b has id b + 1, as in the Long Range Arena

@@ -34,10 +34,10 @@ static float float_of(uint16_t h)
     return x;
 }
 
-static void run(struct pk_call *c)
+static void run(struct pk_call *c, int threads)
 {
     const struct pk_backend_api *api = pk_backend_cpu();
-    struct pk_backend *b = rig_backend(NULL, NULL, 2);
+    struct pk_backend *b = rig_backend(NULL, NULL, threads);
     struct pd_why why = {""};
 
     if (!api->supports(b, c) || !api->supports(NULL, c))
@@ -76,10 +76,11 @@ struct item {
     uint32_t near;              /* bit k: output k is a sum in another order */
 };
 
-/* `half_in` inputs are rounded to bf16 first, so that both calls see the same numbers. */
+/* `half_in` inputs are rounded to bf16 first, so that both calls see the same numbers. One thread gives what two give, bit
+ * for bit. */
 static void check(struct item *t)
 {
-    struct pk_view wide[MOST], narrow[MOST], want[4], got[4];
+    struct pk_view wide[MOST], narrow[MOST], want[4], got[4], once[4];
     struct pk_call c = {.op = t->op, .attr = &t->attr, .n_in = t->n_in, .n_out = t->n_out};
 
     for (int i = 0; i < t->n_in; i++) {
@@ -97,13 +98,20 @@ static void check(struct item *t)
         want[i] = pk_view_dense(rig_alloc(bytes), PK_F32, t->out[i]);
         got[i] = pk_view_dense(rig_alloc(bytes), t->half_out >> i & 1 ? PK_BF16 : PK_F32, t->out[i]);
         memset(got[i].data, 0x5a, bytes);
+        once[i] = got[i];
+        once[i].data = rig_alloc(bytes);
     }
     c.in = wide;
     c.out = want;
-    run(&c);
+    run(&c, 2);
     c.in = narrow;
+    c.out = once;
+    run(&c, 1);
     c.out = got;
-    run(&c);
+    run(&c, 2);
+    for (int i = 0; i < t->n_out; i++)
+        assert_memory_equal(got[i].data, once[i].data,
+                            (size_t)pk_shape_count(&t->out[i]) * pk_dtype_size(got[i].dtype));
     for (int i = 0; i < t->n_out; i++) {
         int64_t n = pk_shape_count(&t->out[i]);
         const unsigned char *guard;
@@ -323,6 +331,20 @@ static void test_widen_rows_in_parts(void **state)
     check_parts(&t, 0, 0.5);
 }
 
+/* Sums over rows, stored one after the other or apart. */
+static void test_widen_sums_in_parts(void **state)
+{
+    (void)state;
+    for (int apart = 0; apart < 2; apart++) {
+        struct item t = {.op = PK_OP_SUM, .n_in = 1, .n_out = 1, .half_in = 1};
+
+        t.attr.reduce.axes = 1;
+        t.in[0] = apart ? rig_transposed(numbers(PK_SHAPE(800, 3001))) : numbers(PK_SHAPE(3001, 800));
+        t.out[0] = PK_SHAPE(800);
+        check_parts(&t, 1, 0.6);
+    }
+}
+
 /* Every form of the gradient of a norm: with and without beta, the residual, and the norm computed again. 724: sums end within
  * a line of the cache. */
 static void test_widen_gradients_of_norms_in_parts(void **state)
@@ -469,7 +491,7 @@ static void test_widen_a_cache_takes_wider_rows(void **state)
     (void)state;
     c.attr = &attr;
     memcpy(before, now, sizeof before);
-    run(&c);
+    run(&c, 2);
     assert_memory_equal(now, before, sizeof before);
     for (int i = 0; i < 6; i++)
         assert_int_equal(now[6 + i], half_of(((float *)rows.data)[i]));
@@ -553,6 +575,7 @@ int main(void)
         cmocka_unit_test_teardown(test_widen_norm_and_its_derivative, rig_reset),
         cmocka_unit_test_teardown(test_widen_attention, rig_reset),
         cmocka_unit_test_teardown(test_widen_rows_in_parts, rig_reset),
+        cmocka_unit_test_teardown(test_widen_sums_in_parts, rig_reset),
         cmocka_unit_test_teardown(test_widen_gradients_of_norms_in_parts, rig_reset),
         cmocka_unit_test_teardown(test_widen_losses_in_parts, rig_reset),
         cmocka_unit_test_teardown(test_widen_attention_in_parts, rig_reset),

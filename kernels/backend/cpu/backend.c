@@ -214,11 +214,14 @@ static bool cpu_supports(struct pk_backend *b, const struct pk_call *c)
         return cpu_widen_supports(c);
     if (moves_only(c->op))
         return true;
+    if (c->op == PK_OP_EXPR && t == PK_BF16)
+        t = PK_F32; /* what it computes in */
     if (t != PK_F32 && t != PK_F64)
         return false;
     for (int i = 0; i < c->n_in; i++)
         if (pk_dtype_is_float(c->in[i].dtype) && c->in[i].dtype != t && !cpu_is_copy(c, i) &&
-            !(c->op == PK_OP_MATMUL && i == 1 && t == PK_F32 && c->in[i].dtype == PK_BF16))
+            !(t == PK_F32 && c->in[i].dtype == PK_BF16 &&
+              (c->op == PK_OP_EXPR || (c->op == PK_OP_MATMUL && i == 1))))
             return false;
     return true;
 }

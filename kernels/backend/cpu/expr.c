@@ -2,7 +2,9 @@
  *
  * A block of BLOCK elements stays in the first-level cache; each instruction is one vector loop over it.
  * A dense input is read in place, the last instruction writes directly to the output, and constants
- * stay scalars, so that the common short programs (add, gelu, dgelu times a gradient) are single passes. */
+ * stay scalars, so that the common short programs (add, gelu, dgelu times a gradient) are single passes.
+ * Blocks of bf16 are converted on the way in and on the way out: the program itself runs in f32. */
+#include "kernels/backend/cpu/matmul_half.h"
 #include "kernels/backend/cpu/ops.h"
 
 #define BLOCK 1024
@@ -28,7 +30,8 @@ struct job {
     int64_t count;
     int n_in;
     struct input in[PK_EXPR_INPUTS];
-    real *out;
+    void *out; /* real, or bf16 if `half` */
+    bool half;
     /* sin and cos of one value: k + 1 where the first of them stands, -(k + 1) where the other does */
     int8_t pair[PK_EXPR_MAX];
 };
@@ -219,13 +222,37 @@ static void splat(real *y, int64_t n, real v)
         y[i] = v;
 }
 
+/* n numbers of bf16, next to each other. Only the copy for f32 is ever given any. */
+static void load_half(int64_t n, const void *from, real *to)
+{
+#if CPU_F64
+    (void)n, (void)from, (void)to;
+#else
+    PK_FN(from_half)(n, from, to);
+#endif
+}
+
+static void store_half(int64_t n, const real *from, void *to)
+{
+#if CPU_F64
+    (void)n, (void)from, (void)to;
+#else
+    PK_FN(to_half)(n, from, to);
+#endif
+}
+
 static real element(const struct input *in, int64_t off)
 {
+    real wide = 0;
+
     switch (in->dtype) {
     case PK_I32:
         return (real)((const int32_t *)(const void *)in->data)[off];
     case PK_U8:
         return (real)((const uint8_t *)in->data)[off];
+    case PK_BF16:
+        load_half(1, (const uint16_t *)(const void *)in->data + off, &wide);
+        return wide;
     default:
         return ((const real *)(const void *)in->data)[off];
     }
@@ -247,6 +274,8 @@ static void fetch(const struct input *in, int64_t at, int64_t n, real *to)
 
         if (in->dtype == REAL_DTYPE && stride == 1)
             memcpy(to, (const real *)(const void *)in->data + off, (size_t)run * sizeof(real));
+        else if (in->dtype == PK_BF16 && stride == 1)
+            load_half(run, (const uint16_t *)(const void *)in->data + off, to);
         else if (stride == 0)
             splat(to, run, element(in, off));
         else if (in->dtype == REAL_DTYPE)
@@ -341,11 +370,12 @@ static void sin_and_cos(int64_t n, const real *x, real *to_sin, real *to_cos)
     }
 }
 
-static void run_block(const struct job *j, int64_t at, int64_t n, real (*buffer)[BLOCK], real (*other)[BLOCK])
+/* Elements at .. at+n-1 into out. */
+static void run_block(const struct job *j, int64_t at, int64_t n, real (*buffer)[BLOCK], real (*other)[BLOCK],
+                      real *out)
 {
     struct value stack[PK_EXPR_STACK];
     const struct pk_expr *e = j->e;
-    real *out = j->out + at;
     int sp = 0;
 
     for (int i = 0; i < e->count; i++) {
@@ -430,17 +460,25 @@ static void task(void *arg, int64_t number, int thread)
     const struct job *j = arg;
     int64_t end = cpu_min(j->count, (number + 1) * TASK);
     real buffer[PK_EXPR_STACK][BLOCK] __attribute__((aligned(64))),
-        other[PAIRS][BLOCK] __attribute__((aligned(64)));
+        other[PAIRS][BLOCK] __attribute__((aligned(64))), result[BLOCK] __attribute__((aligned(64)));
 
     (void)thread;
-    for (int64_t at = number * TASK; at < end; at += BLOCK)
-        run_block(j, at, cpu_min(BLOCK, end - at), buffer, other);
+    for (int64_t at = number * TASK; at < end; at += BLOCK) {
+        const int64_t n = cpu_min(BLOCK, end - at);
+
+        if (!j->half) {
+            run_block(j, at, n, buffer, other, (real *)j->out + at);
+            continue;
+        }
+        run_block(j, at, n, buffer, other, result);
+        store_half(n, result, (uint16_t *)j->out + at);
+    }
 }
 
 enum pd_err PK_FN(expr)(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
 {
     const struct pk_view *o = &c->out[0];
-    struct job j = {.e = c->attr->expr, .n_in = c->n_in, .out = o->data};
+    struct job j = {.e = c->attr->expr, .n_in = c->n_in, .out = o->data, .half = o->dtype == PK_BF16};
 
     (void)why;
     j.count = 1;

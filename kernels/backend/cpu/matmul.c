@@ -107,9 +107,12 @@ void PK_FN(matmul_sums)(const struct pk_call *c, struct cpu_matmul_sums *s)
 
     memset(s, 0, sizeof *s);
     s->in = which == PK_SUMS_A ? c->in[0] : which == PK_SUMS_B ? c->in[1] : c->out[0];
-    s->attr.reduce.axes = which == PK_SUMS_A   ? 2u
-                          : which == PK_SUMS_B ? 1u
-                                               : (1u << (s->in.shape.rank - 1)) - 1;
+    if (which == PK_SUMS_A) { /* over the columns of a: over the rows of its transpose */
+        s->in.shape = PK_SHAPE(c->in[0].shape.dim[1], c->in[0].shape.dim[0]);
+        s->in.stride[0] = c->in[0].stride[1];
+        s->in.stride[1] = c->in[0].stride[0];
+    }
+    s->attr.reduce.axes = which == PK_SUMS_OUT ? (1u << (s->in.shape.rank - 1)) - 1 : 1u;
     s->call = (struct pk_call){
         .op = PK_OP_SUM, .attr = &s->attr, .n_in = 1, .n_out = 1, .in = &s->in, .out = &c->out[c->n_out - 1]};
 }

@@ -291,10 +291,13 @@ static void cast_task(void *arg, int64_t task, int thread)
 {
     const struct cast *c = arg;
     const struct pk_view *v = c->from;
-    int last = v->shape.rank - 1;
+    const int last = v->shape.rank - 1;
     int64_t run = last < 0 ? 1 : v->shape.dim[last], stride = last < 0 ? 0 : v->stride[last];
 
     (void)thread;
+    for (int k = last - 1; k >= 0 && v->stride[k] == run * stride;
+         k--) /* axes that continue each other are one run */
+        run *= v->shape.dim[k];
     for (int64_t i = task * TASK; i < cpu_min(c->count, (task + 1) * TASK);) {
         int64_t n = cpu_min(run - i % run, cpu_min(c->count, (task + 1) * TASK) - i);
         int64_t off = cpu_offset(v->shape.dim, v->stride, last + 1, i);

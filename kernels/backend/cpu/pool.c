@@ -183,6 +183,13 @@ struct cpu_pool *cpu_pool_free(struct cpu_pool *p)
     return NULL;
 }
 
+struct cpu_pool *cpu_pool_single(void)
+{
+    static struct cpu_pool single = {.threads = 1}; /* cpu_pool_run reads nothing else of it */
+
+    return &single;
+}
+
 int cpu_pool_threads(const struct cpu_pool *p)
 {
     return p->threads;

@@ -15,6 +15,8 @@ struct cpu_pool;
 /* `threads` includes the caller; 1 starts none. */
 PD_NODISCARD enum pd_err cpu_pool_new(int threads, struct cpu_pool **ret, struct pd_why *why);
 struct cpu_pool *cpu_pool_free(struct cpu_pool *p);
+/* A pool of the caller's thread alone, which any number of threads may use at a time. Lives as long as the process. */
+struct cpu_pool *cpu_pool_single(void);
 int cpu_pool_threads(const struct cpu_pool *p);
 
 /* Runs fn(arg, task, thread) for every task in 0..count-1 and returns when all are done. `thread` is in

@@ -2,10 +2,12 @@
  * nearest even. This is the definition of mixed precision.
  *
  * A call whose rows (indices of the first axis) do not depend on each other is computed PART_BYTES of wide numbers at a
- * time, so that these stay in the cache and the workspace is small: each part is a call of its own, of some rows. Outputs
- * that are sums over rows (gradients of norms, losses) are added up from the parts' in double, in order.
+ * time, so that these stay in the cache and the workspace is small: each part is a call of its own, of some rows, and where
+ * there are many of them a thread computes whole parts. Outputs that are sums over rows (gradients of norms, losses) are
+ * added up from the parts' in double, in order.
  *
  * Layout of the workspace: the views of the inner call, the sums, the wide tensors, the scratch of the kernel. */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,8 +38,8 @@ bool cpu_widens(const struct pk_call *c)
 {
     bool half = false, full = false, other = false;
 
-    if (c->op == PK_OP_COPY)
-        return false; /* casts */
+    if (c->op == PK_OP_COPY || c->op == PK_OP_EXPR)
+        return false; /* they convert as they read and write */
     for (int i = 0; i < c->n_in + c->n_out; i++) {
         const struct pk_view *v = i < c->n_in ? &c->in[i] : &c->out[i - c->n_in];
 
@@ -120,17 +122,6 @@ static uint32_t outputs(const struct pk_call *c, int first, int last)
     return inputs(c->n_in + first, c->n_in + last);
 }
 
-static uint32_t rows_of_expr(const struct pk_call *c)
-{
-    const struct pk_shape *out = &c->out[0].shape;
-    uint32_t bits = outputs(c, 0, 0);
-
-    for (int i = 0; i < c->n_in; i++)
-        if (c->in[i].shape.rank == out->rank && c->in[i].shape.dim[0] == out->dim[0])
-            bits |= inputs(i, i);
-    return bits;
-}
-
 /* q, k, v, or qkv; of the gradient also y, dy and sums, and what becomes of the first ones. */
 static uint32_t rows_of_attention(const struct pk_call *c)
 {
@@ -158,8 +149,8 @@ static uint32_t rows_of_norm_bwd(const struct pk_call *c)
 static uint32_t rows_of(const struct pk_call *c)
 {
     switch (c->op) {
-    case PK_OP_EXPR:
-        return rows_of_expr(c);
+    case PK_OP_SUM:
+        return c->attr->reduce.axes & 1 ? inputs(0, 0) : 0;
     case PK_OP_NORM:
         return inputs(0, 0) | outputs(c, 0, c->n_out - 1);
     case PK_OP_NORM_BWD:
@@ -185,12 +176,12 @@ static struct parts parts_of(const struct pk_call *c)
     struct parts p = {1, 1, 0};
     int64_t bytes = 0;
 
-    if (c->n_in + c->n_out > OPERANDS_MOST || c->out[0].shape.rank < 2)
+    if (c->n_in + c->n_out > OPERANDS_MOST || c->in[0].shape.rank < 2)
         return p;
     p.has_rows = rows_of(c);
     if (!p.has_rows)
         return p;
-    p.all = p.rows = c->out[0].shape.dim[0];
+    p.all = p.rows = c->in[0].shape.dim[0];
     for (int i = 0; i < c->n_in + c->n_out; i++)
         if (p.has_rows >> i & 1 && is_half(operand(c, i)))
             bytes += pk_shape_count(&operand(c, i)->shape) * (int64_t)sizeof(float);
@@ -275,20 +266,58 @@ static size_t views_bytes(const struct pk_call *c)
     return round_up((size_t)(c->n_in + c->n_out) * sizeof(struct pk_view));
 }
 
-/* Memory for each sum over rows, in double, and for what one part adds to it. Returns the bytes; `sum` and `piece` by operand,
- * NULL where none is. */
-static size_t take_sums(const struct pk_call *c, const struct parts *p, char *memory,
-                        double *sum[OPERANDS_MOST], float *piece[OPERANDS_MOST])
+/* A call in parts. Where there are enough of them for all threads, each thread takes whole parts, alone, so that wide
+ * numbers stay in its own cache; else all threads work on one part after the other. The result is the same. */
+struct job {
+    cpu_run_fn *fn;
+    const struct cpu_ops *ops;
+    struct pk_backend *b;
+    struct pk_backend part_backend; /* that of one part */
+    const struct pk_call *c;
+    struct parts p;
+    int64_t count; /* of parts */
+    bool alone;    /* a thread takes whole parts */
+    /* Of each sum over rows, by operand, NULL where none is: what each part adds, (count, n). */
+    float *piece[OPERANDS_MOST];
+    char *scratch; /* of each part that runs at a time */
+    size_t scratch_bytes;
+    /* Of the gradient of a mean: its factor, which no part knows by itself. */
+    float factor;
+    struct pk_attr attr;
+    atomic_int err;
+    struct pd_why *why; /* written by the first part that fails */
+};
+
+/* Parts that one thread finishes one after the other differ in time: with this many each, the last ones do not matter. */
+#define PARTS_EACH 4
+
+/* Memory for the sums over rows. Returns the bytes. */
+static size_t take_sums(struct job *j, char *memory)
 {
     struct cpu_scratch s = {memory, 0};
 
-    for (int i = 0; i < c->n_in + c->n_out; i++) {
-        const size_t n = is_sum(c, p, i) ? (size_t)pk_shape_count(&operand(c, i)->shape) : 0;
+    for (int i = 0; i < j->c->n_in + j->c->n_out; i++) {
+        const size_t n =
+            is_sum(j->c, &j->p, i) ? (size_t)(pk_shape_count(&operand(j->c, i)->shape) * j->count) : 0;
 
-        sum[i] = n ? cpu_take(&s, n * sizeof *sum[i]) : NULL;
-        piece[i] = n ? cpu_take(&s, n * sizeof *piece[i]) : NULL;
+        j->piece[i] = n ? cpu_take(&s, n * sizeof *j->piece[i]) : NULL;
     }
     return round_up(s.used);
+}
+
+static void job_shape(struct job *j, const struct cpu_ops *ops, const struct pk_backend *b,
+                      const struct pk_call *c)
+{
+    memset(j, 0, sizeof *j);
+    j->ops = ops;
+    j->c = c;
+    j->p = parts_of(c);
+    j->count = cpu_div_up(j->p.all, j->p.rows);
+    j->alone = j->count >= (int64_t)PARTS_EACH * cpu_threads_of(b);
+    if (b)
+        j->part_backend = *b;
+    if (j->alone)
+        j->part_backend.pool = cpu_pool_single();
 }
 
 /* The workspace of a call in one part. */
@@ -307,22 +336,28 @@ static size_t whole_workspace(const struct cpu_ops *ops, const struct pk_backend
     return views_bytes(c) + round_up(s.used) + scratch;
 }
 
+/* The scratch of one part: that of the first or of the last, which may have fewer rows. */
+static size_t part_workspace(const struct job *j, const struct pk_backend *b)
+{
+    struct pk_view view[OPERANDS_MOST];
+    struct pk_call part = part_of(j->c, &j->p, 0, view);
+    const size_t first = whole_workspace(j->ops, b, &part);
+    size_t last;
+
+    part = part_of(j->c, &j->p, (j->count - 1) * j->p.rows, view);
+    last = whole_workspace(j->ops, b, &part);
+    return first > last ? first : last;
+}
+
 size_t cpu_widen_workspace(const struct cpu_ops *ops, const struct pk_backend *b, const struct pk_call *c)
 {
-    const struct parts p = parts_of(c);
-    struct pk_view view[OPERANDS_MOST];
-    double *sum[OPERANDS_MOST];
-    float *piece[OPERANDS_MOST];
-    struct pk_call first, last;
-    size_t bytes, rest;
+    struct job j;
 
-    if (p.rows == p.all)
+    job_shape(&j, ops, b, c);
+    if (j.count == 1)
         return whole_workspace(ops, b, c);
-    first = part_of(c, &p, 0, view);
-    bytes = whole_workspace(ops, b, &first);
-    last = part_of(c, &p, (p.all - 1) / p.rows * p.rows, view);
-    rest = whole_workspace(ops, b, &last);
-    return (bytes > rest ? bytes : rest) + take_sums(c, &p, NULL, sum, piece);
+    return part_workspace(&j, j.alone ? &j.part_backend : b) * (size_t)(j.alone ? cpu_threads_of(b) : 1) +
+           take_sums(&j, NULL);
 }
 
 static enum pd_err widen_whole(cpu_run_fn *fn, const struct cpu_ops *ops, struct pk_backend *b,
@@ -376,51 +411,70 @@ static float mean_factor(const struct pk_call *c)
     return x / (float)count;
 }
 
+/* Part number `task`. */
+static void part_task(void *arg, int64_t task, int thread)
+{
+    struct job *j = arg;
+    const struct pk_call *c = j->c;
+    struct pk_view view[OPERANDS_MOST];
+    struct pk_call part = part_of(c, &j->p, task * j->p.rows, view);
+    struct pd_why why = {0};
+    enum pd_err err;
+    int none = PD_OK;
+
+    part.workspace = j->scratch + (size_t)thread * j->scratch_bytes;
+    part.workspace_bytes = j->scratch_bytes;
+    for (int i = c->n_in; i < c->n_in + c->n_out; i++)
+        if (j->piece[i])
+            view[i] =
+                pk_view_dense(j->piece[i] + task * pk_shape_count(&view[i].shape), PK_F32, view[i].shape);
+    if (c->op == PK_OP_CROSS_ENTROPY_GRAD && c->attr->cross_entropy.mean) {
+        part.attr = &j->attr;
+        view[2] = pk_view_dense(&j->factor, PK_F32, PK_SHAPE(1));
+    }
+    err = widen_whole(j->fn, j->ops, &j->part_backend, &part, &why);
+    if (err != PD_OK && atomic_compare_exchange_strong(&j->err, &none, (int)err) && j->why)
+        *j->why = why;
+}
+
 enum pd_err cpu_widen(cpu_run_fn *fn, const struct cpu_ops *ops, struct pk_backend *b,
                       const struct pk_call *c, struct pd_why *why)
 {
-    const struct parts p = parts_of(c);
-    const bool mean = c->op == PK_OP_CROSS_ENTROPY_GRAD && c->attr->cross_entropy.mean;
-    struct pk_view view[OPERANDS_MOST];
-    struct pk_attr attr = *c->attr;
-    double *sum[OPERANDS_MOST];
-    float factor, *piece[OPERANDS_MOST];
-    size_t used;
-    enum pd_err err = PD_OK;
+    enum pd_err err;
+    struct job j;
 
-    if (p.rows == p.all)
+    job_shape(&j, ops, b, c);
+    if (j.count == 1)
         return widen_whole(fn, ops, b, c, why);
-    used = take_sums(c, &p, c->workspace, sum, piece);
-    for (int i = c->n_in; i < c->n_in + c->n_out; i++)
-        if (sum[i])
-            memset(sum[i], 0, (size_t)pk_shape_count(&operand(c, i)->shape) * sizeof *sum[i]);
-    factor = mean ? mean_factor(c) : 0;
-    if (mean)
-        attr.cross_entropy.mean = false; /* a part does not know how many targets count */
-    for (int64_t at = 0; at < p.all && err == PD_OK; at += p.rows) {
-        struct pk_call part = part_of(c, &p, at, view);
-
-        part.workspace = (char *)c->workspace + used;
-        part.workspace_bytes = c->workspace_bytes - used;
-        for (int i = c->n_in; i < c->n_in + c->n_out; i++)
-            if (sum[i])
-                view[i] = pk_view_dense(piece[i], PK_F32, view[i].shape);
-        if (mean) {
-            part.attr = &attr;
-            view[2] = pk_view_dense(&factor, PK_F32, PK_SHAPE(1));
-        }
-        err = widen_whole(fn, ops, b, &part, why);
-        for (int i = c->n_in; i < c->n_in + c->n_out && err == PD_OK; i++)
-            for (int64_t k = 0; sum[i] && k < pk_shape_count(&view[i].shape); k++)
-                sum[i][k] += piece[i][k];
+    j.fn = fn;
+    j.why = why;
+    j.scratch = (char *)c->workspace + take_sums(&j, c->workspace);
+    j.scratch_bytes = part_workspace(&j, &j.part_backend);
+    if (c->op == PK_OP_CROSS_ENTROPY_GRAD && c->attr->cross_entropy.mean) {
+        j.factor = mean_factor(c);
+        j.attr = *c->attr;
+        j.attr.cross_entropy.mean = false;
     }
+    if (j.alone)
+        cpu_pool_run(b->pool, j.count, part_task, &j);
+    else
+        for (int64_t at = 0; at < j.count; at++)
+            part_task(&j, at, 0);
+    err = (enum pd_err)atomic_load(&j.err);
     for (int i = c->n_in; i < c->n_in + c->n_out && err == PD_OK; i++) {
-        struct pk_call copy = {.op = PK_OP_COPY, .n_in = 1, .n_out = 1, .in = &view[i], .out = operand(c, i)};
+        const int64_t n = pk_shape_count(&operand(c, i)->shape);
+        struct pk_view total = pk_view_dense(j.piece[i], PK_F32, operand(c, i)->shape);
+        struct pk_call copy = {.op = PK_OP_COPY, .n_in = 1, .n_out = 1, .in = &total, .out = operand(c, i)};
 
-        if (!sum[i])
+        if (!j.piece[i])
             continue;
-        for (int64_t k = 0; k < pk_shape_count(&view[i].shape); k++)
-            piece[i][k] = (float)sum[i][k];
+        for (int64_t k = 0; k < n; k++) {
+            double sum = 0;
+
+            for (int64_t at = 0; at < j.count; at++)
+                sum += (double)j.piece[i][at * n + k];
+            j.piece[i][k] = (float)sum;
+        }
         err = cpu_copy(b, &copy, why);
     }
     return err;

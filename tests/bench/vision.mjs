@@ -20,13 +20,12 @@ const last = async (run, key) => (await daemon.get(`/api/v1/runs/${run}/series?k
 /** A sweep of the example over x^3's three scales and three seeds; prints each run when it has ended. */
 async function sweep(name) {
     const values = ['none', 'fixed', 'learned'].map(scale => ({ activation: 'poly', degree: 3, scale }));
-    const { job } = await daemon.submit({ ...example(name), sweep: { axes: [{ field: '/attention', values }] }, trials: 3 });
+    const { job } = await daemon.submit({ ...example(name), sweep: { method: 'grid', axes: [{ pointer: '/attention', values }] }, trials: 3 });
     const printed = new Set();
     await until(name, async () => {
         const { runs } = await daemon.get(`/api/v1/runs?job=${job}&limit=100`);
         for (const run of runs.filter(at => at.state === 'ended' && !printed.has(at.id))) {
-            const { config } = await daemon.get(`/api/v1/runs/${run.id}`);
-            console.log(`${name} ${config?.attention?.scale} seed ${config?.train?.seed}: ${run.outcome} ${run.reason ?? ''} acc/test ${await last(run.id, 'acc/test')}`);
+            console.log(`${name} ${run.sweep['/attention'].scale} seed ${run.seed}: ${run.outcome} ${run.reason ?? ''} acc/test ${await last(run.id, 'acc/test')}`);
             printed.add(run.id);
         }
         return printed.size === 9;

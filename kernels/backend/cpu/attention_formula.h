@@ -46,13 +46,12 @@ INLINE vec vpower(vec a, vec b)
     return r;
 }
 #else
-/* log(1 + x); the factor x / ((1 + x) - 1) corrects the rounding of 1 + x. */
+/* log(1 + x) = log u + log((1 + x) / u), where u is 1 + x rounded: the second is (x - (u - 1)) / u to all places. */
 INLINE vec vlog1p(vec x)
 {
-    const vec u = 1 + x, d = u - 1;
-    const vec y = vlog(u) * (x / d);
+    const vec u = 1 + x, lost = (x - (u - 1)) * vrecip(u);
 
-    return vsel(d == 0, x, vsel(u == INFINITY, u, y));
+    return vlog(u) + vsel((u > 0) & (u < INFINITY), lost, vzero());
 }
 /* Taylor's series on -1..1, else e^x - 1: error below 4 units in the last place. */
 INLINE vec vexpm1(vec x)

@@ -244,13 +244,29 @@ INLINE vec verf(vec x)
     VLANES(erf(x_));
 }
 #else
+/* About 1/d for d >= 1: an estimate and a Newton step, where the processor has the estimate. */
+INLINE vec vrecip(vec d)
+{
+#if CPU_AVX512
+    vec r = (vec)_mm512_rcp14_ps((__m512)d);
+
+    return r * (2 - d * r);
+#else
+    return 1 / d;
+#endif
+}
 /* exp by 2^n e^r with |r| <= ln 2 / 2, polynomial of degree 7 (Cephes): error below 2 units in the last
- * place. Adding 1.5 * 2^23 rounds to an integer, whose bits then lie lowest; it is added to the exponent
- * directly, since 2^n itself need not be a float where the result is. */
+ * place. Adding 1.5 * 2^23 rounds to an integer. AVX-512 has an instruction for p 2^n, which overflows and underflows
+ * by itself (to 0: pool.h); else n, which then lies in the lowest bits, is added to the exponent of p, since 2^n itself
+ * need not be a float where the result is. */
 INLINE vec vexp(vec x)
 {
     const vec magic = vset(12582912.0f);
+#if CPU_AVX512 /* a NaN is the second operand, and stays */
+    vec xc = (vec)_mm512_min_ps(_mm512_set1_ps(89.0f), _mm512_max_ps(_mm512_set1_ps(-104.0f), (__m512)x));
+#else
     vec xc = vsel(x > 89.0f, vset(89.0f), vsel(x < -88.0f, vset(-88.0f), x));
+#endif
     vec t = xc * 1.44269504088896341f + magic;
     vec n = t - magic;
     vec r = xc - n * 0.693359375f - n * -2.12194440e-4f;
@@ -262,9 +278,13 @@ INLINE vec vexp(vec x)
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * (r * r) + r + 1.0f;
+#if CPU_AVX512
+    return (vec)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
     p = (vec)((ivec)p + (((ivec)t - 0x4b400000) << 23));
     p = vsel(x <= 88.7228390f, p, x * INFINITY); /* a NaN stays */
     return vsel(x < -87.3365447f, vzero(), p);
+#endif
 }
 /* tanh: odd polynomial below 0.625 (Cephes), else 1 - 2 / (e^2|x| + 1). */
 INLINE vec vtanh(vec x)
@@ -282,18 +302,32 @@ INLINE vec vtanh(vec x)
     return vsel(a < 0.625f, p, big);
 }
 /* log: e log 2 + log m with m in sqrt(1/2) .. sqrt(2), polynomial of degree 8 (Cephes): error below 1 unit in the
- * last place. Subnormal numbers are scaled first. */
+ * last place. Subnormal numbers are scaled first. AVX-512 has an instruction for e and one for m; what they give for 0,
+ * infinity, negative numbers and NaN makes the sum right without a test. */
 INLINE vec vlog(vec x)
 {
+#if CPU_AVX512
+    const __m512 whole = (__m512)x;
+    const __m512 half = _mm512_getmant_ps(whole, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_nan); /* 1 .. 2 */
+    const __mmask16 high = _mm512_cmp_ps_mask(half, _mm512_set1_ps(1.41421356f), _CMP_GE_OQ);
+    const vec e =
+        (vec)_mm512_mask_add_ps(_mm512_getexp_ps(whole), high, _mm512_getexp_ps(whole), _mm512_set1_ps(1.0f));
+    /* finite, so that the last term alone is infinite at 0 and at infinity */
+    const vec near =
+        (vec)_mm512_min_ps(_mm512_max_ps((__m512)e, _mm512_set1_ps(-150.0f)), _mm512_set1_ps(150.0f));
+    vec m = (vec)_mm512_mask_mul_ps(half, high, half, _mm512_set1_ps(0.5f)) - 1;
+    vec z, p = vset(7.0376836292e-2f);
+#else
     const ivec tiny = x < 1.17549435e-38f;
     const vec y = vsel(tiny, x * 8388608.0f, x);
     const ivec bits = (ivec)y;
     vec m = (vec)((bits & 0x007fffff) | 0x3f000000); /* 1/2 .. 1 */
     const ivec low = m < 0.707106781f;
-    const vec e = __builtin_convertvector((bits >> 23) - 126 + low - (tiny & 23), vec);
+    const vec e = __builtin_convertvector((bits >> 23) - 126 + low - (tiny & 23), vec), near = e;
     vec z, p = vset(7.0376836292e-2f);
 
     m = m - 1 + vsel(low, m, vzero());
+#endif
     z = m * m;
     p = p * m - 1.1514610310e-1f;
     p = p * m + 1.1676998740e-1f;
@@ -303,11 +337,14 @@ INLINE vec vlog(vec x)
     p = p * m + 2.0000714765e-1f;
     p = p * m - 2.4999993993e-1f;
     p = p * m + 3.3333331174e-1f;
-    p = p * m * z - 2.12194440e-4f * e - 0.5f * z;
+    p = p * m * z - 2.12194440e-4f * near - 0.5f * z;
     p = m + p + 0.693359375f * e;
+#if !CPU_AVX512
     p = vsel(x < INFINITY, p, x); /* an infinity and a NaN stay */
     p = vsel(x == 0, vset(-INFINITY), p);
-    return vsel(x < 0, vset(NAN), p);
+    p = vsel(x < 0, vset(NAN), p);
+#endif
+    return p;
 }
 /* x = n pi/2 + r + lo with |r| <= pi/4: returns r; *ret_n holds n mod 4 in its lowest bits, *ret_lo what r lost by
  * rounding. Right for |x| <= TURN_MAX.
@@ -420,17 +457,6 @@ INLINE vec vdgelu(vec x)
     return (real)0.5 * (1 + verf(x * (real)0.70710678118654752440)) + x * phi;
 }
 #else
-/* About 1/d for d >= 1: an estimate and a Newton step, where the processor has the estimate. */
-INLINE vec vrecip(vec d)
-{
-#if CPU_AVX512
-    vec r = (vec)_mm512_rcp14_ps((__m512)d);
-
-    return r * (2 - d * r);
-#else
-    return 1 / d;
-#endif
-}
 /* The normal distribution Phi(x), and e = exp(-x^2 / 2). The tail Phi(-|x|) is e times a polynomial in
  * t = 1 / (1 + 0.26 |x|) of relative error 2e-8 (fitted to erfcx on 0..13): so it is right in relative terms
  * too, which 1 + erf is not, and costs one exponential. */

@@ -14,7 +14,7 @@
 
 /* Plug-ins receive ops and activations as numbers and attributes as a struct. A new op or activation changes the
  * version by itself. Raise the first number for a changed order, changed attributes or a changed table. */
-#define PK_BACKEND_ABI (6u + 256u * (PK_OP_COUNT - 39u) + 65536u * PK_PHIS)
+#define PK_BACKEND_ABI (7u + 256u * (PK_OP_COUNT - 39u) + 65536u * PK_PHIS)
 static_assert(offsetof(struct pk_attr, matmul.sums) - offsetof(struct pk_attr, matmul) == 8 &&
                   offsetof(struct pk_attr, optim.copy) - offsetof(struct pk_attr, optim) == 66,
               "struct pk_attr has changed: raise PK_BACKEND_ABI");
@@ -74,6 +74,17 @@ struct pk_take {
     void *to;
     size_t offset, bytes;
 };
+
+/* One program of kernels that is compiled at run time, as pk_backend_api.compile reports it. */
+struct pk_compiling {
+    const char *what; /* such as "gradients in bf16"; borrowed during the callback */
+    int number, of;   /* which of the programs that this call of compile makes, from 1 */
+    bool ended;       /* false: it begins now, and the members below are 0 */
+    bool found;       /* it was compiled earlier and is read from the cache folder */
+    int kernels;      /* in the program */
+    int64_t us;       /* wall time that it took, loading included */
+};
+typedef void pk_compile_note(void *user, const struct pk_compiling *now);
 
 /* All functions of an opened back end are called by one thread at a time. None is NULL unless its comment allows it.
  */
@@ -163,6 +174,16 @@ struct pk_backend_api {
     enum pd_err (*read_later)(struct pk_backend *b, int place, const void *from, size_t bytes,
                               struct pd_why *why);
     enum pd_err (*read_wait)(struct pk_backend *b, int place, void *to, size_t bytes, struct pd_why *why);
+
+    /* ---- since version 7 ---- */
+
+    /* Compiles and loads the kernels of these calls that exist only as a formula's text, unless they are loaded already:
+     * running the calls then compiles nothing. Without it the first run does the same, unreported. Data pointers are
+     * ignored; set_math precedes it, because a program is compiled for one arithmetic. `note` (may be NULL) is called
+     * before and after each program. PD_ERR_UNSUPPORTED: no compiler here; PD_ERR_TIMEOUT: one program took longer than
+     * the limit. NULL: this back end has no such kernels. */
+    enum pd_err (*compile)(struct pk_backend *b, const struct pk_call *calls, size_t count,
+                           pk_compile_note *note, void *user, struct pd_why *why);
 };
 
 typedef const struct pk_backend_api *pk_backend_entry_fn(void);

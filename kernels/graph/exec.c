@@ -642,6 +642,12 @@ static bool has_collectives(const struct pk_exec *e)
     return false;
 }
 
+enum pd_err pk_exec_compile(struct pk_exec *e, pk_compile_note *note, void *user, struct pd_why *why)
+{
+    return e->backend && e->api->compile ? e->api->compile(e->backend, e->call, e->n_call, note, user, why)
+                                         : PD_OK;
+}
+
 enum pd_err pk_exec_run(struct pk_exec *e, struct pd_why *why)
 {
     enum pd_err err = PD_OK;

@@ -384,6 +384,11 @@ struct pk_leaf pk_graph_leaf(const struct pk_graph *g, size_t i);
  * Several execs may share it: a training graph, an evaluation graph, a probe. */
 PD_NODISCARD enum pd_err pk_exec_bind(struct pk_exec *e, const char *name, void *memory, struct pd_why *why);
 
+/* Compiles the kernels that the plan needs and that exist only as a formula's text (pk_backend_api.compile), so that no run
+ * does it; needs no bound leaf. `note` may be NULL. Nothing happens on a back end without such kernels. */
+PD_NODISCARD enum pd_err pk_exec_compile(struct pk_exec *e, pk_compile_note *note, void *user,
+                                         struct pd_why *why);
+
 /* One run of the whole graph. Every leaf that is used must be bound. On a back end with capture the first run
  * goes call by call, the second is recorded, and later runs replay the recording, until other memory is bound.
  * If recording fails, the exec runs call by call from then on, with the same results: the back end logs it once,

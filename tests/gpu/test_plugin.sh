@@ -46,7 +46,7 @@ else
     awk -v budgets="$here/spills.txt" -v held="$([ "$known" = "$this" ] && echo 1 || echo 0)" '
         BEGIN {
             while ((getline line < budgets) > 0)
-                if (line !~ /^#/ && split(line, f) == 3) { n++; file[n] = f[1]; part[n] = f[2]; most[n] = f[3] }
+                if (line !~ /^#/ && split(line, f) == 3 && f[1] !~ /^formula\//) { n++; file[n] = f[1]; part[n] = f[2]; most[n] = f[3] }
         }
         /Compiling entry function/ {
             split($0, q, "\x27"); name = q[2]; sm = q[4]

@@ -443,6 +443,7 @@ const struct pk_backend_api *pk_backend_entry(void)
         .read = cuda_read,
         .read_later = cuda_read_later,
         .read_wait = cuda_read_wait,
+        .compile = cuda_compile,
     };
 
     return &api;

@@ -26,7 +26,8 @@ extern "C" {
 
 #include "kernels/backend/backend.h"
 
-struct cuda_blas; /* matmul.c: handle, plans and measured choices */
+struct cuda_program; /* rtc.h */
+struct cuda_blas;    /* matmul.c: handle, plans and measured choices */
 
 struct pk_backend {
     const struct pk_host *host;
@@ -51,7 +52,7 @@ struct pk_backend {
     bool forgetful;               /* the host stores no records: attention/order.cu stops measuring */
     struct cuda_passage *passage; /* slot.c: the staging buffer of small uploads */
     cudaEvent_t read[2];          /* recorded after the copies of read_later */
-    struct cuda_rtc *rtc;         /* rtc_load.c: compiled formulas */
+    struct cuda_rtc *rtc;         /* rtc_load.c: compiled programs of formulas */
 };
 
 typedef enum pd_err cuda_run_fn(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);
@@ -59,20 +60,24 @@ typedef enum pd_err cuda_run_fn(struct pk_backend *b, const struct pk_call *c, s
 typedef size_t cuda_workspace_fn(const struct pk_backend *b, const struct pk_call *c);
 /* Checks beyond the general rule (no f64). */
 typedef bool cuda_supports_fn(const struct pk_backend *b, const struct pk_call *c);
+/* Which program NVRTC compiles for the call. Data pointers are ignored; *ret refers to the call's attributes. */
+typedef void cuda_compiled_fn(const struct pk_backend *b, const struct pk_call *c, struct cuda_program *ret);
 
 struct cuda_op {
     cuda_run_fn *run;             /* NULL = no kernel: the graph is refused when it is planned */
     cuda_workspace_fn *workspace; /* NULL = none */
     cuda_supports_fn *supports;   /* NULL = all calls that the general rule allows */
+    cuda_compiled_fn *compiled;   /* NULL = its kernels are part of the plug-in */
 };
 extern const struct cuda_op cuda_ops[PK_OP_COUNT]; /* table.c */
 
-/* Every op by name: a file implements op X by defining cuda_X, and cuda_X_workspace and cuda_X_supports if needed.
- * There is no list to edit; a test names missing ops. Leaves and views are not run. */
+/* Every op by name: a file implements op X by defining cuda_X, and cuda_X_workspace, cuda_X_supports and cuda_X_compiled
+ * if needed. There is no list to edit; a test names missing ops. Leaves and views are not run. */
 #define PK_OP(OP, name)                                                                                      \
     cuda_run_fn cuda_##name;                                                                                 \
     cuda_workspace_fn cuda_##name##_workspace;                                                               \
-    cuda_supports_fn cuda_##name##_supports;
+    cuda_supports_fn cuda_##name##_supports;                                                                 \
+    cuda_compiled_fn cuda_##name##_compiled;
 #include "kernels/graph/op/ops.def"
 #undef PK_OP
 

@@ -196,6 +196,11 @@ static enum pd_err compile_within(struct job *j, int64_t limit_ms, struct pd_buf
 
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += limit_ms / 1000;
+    until.tv_nsec += limit_ms % 1000 * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
     pthread_attr_init(&attr);
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     failed = pthread_create(&thread, &attr, compile_thread, j);
@@ -211,8 +216,8 @@ static enum pd_err compile_within(struct job *j, int64_t limit_ms, struct pd_buf
     j->left = true;
     pthread_mutex_unlock(&j->lock);
     if (!done)
-        return pd_fail(why, PD_ERR_TIMEOUT, "NVRTC has not compiled the formula within %lld s",
-                       (long long)(limit_ms / 1000));
+        return pd_fail(why, PD_ERR_TIMEOUT, "NVRTC has not compiled the formula within %g s",
+                       (double)limit_ms / 1000);
     err = j->err;
     if (err == PD_OK)
         pd_buf_append(out, j->image.data, j->image.len);
@@ -322,8 +327,8 @@ static void put(const char *folder, const char *path, const struct pd_buf *key, 
     pd_buf_done(&file);
 }
 
-enum pd_err cuda_rtc_compile(const char *source, int sm, const char *folder, struct pd_buf *out,
-                             bool *ret_cached, struct pd_why *why)
+enum pd_err cuda_rtc_compile(const char *source, int sm, const char *folder, int64_t limit_ms,
+                             struct pd_buf *out, bool *ret_cached, struct pd_why *why)
 {
     struct pd_buf key, code;
     pthread_condattr_t monotonic;
@@ -361,7 +366,7 @@ enum pd_err cuda_rtc_compile(const char *source, int sm, const char *folder, str
     pd_buf_init(&j->image, 0);
     snprintf(j->arch, sizeof j->arch, "%s", arch);
     j->ptx = ptx;
-    err = compile_within(j, CUDA_RTC_LIMIT_MS, &code, why);
+    err = compile_within(j, limit_ms, &code, why);
     if (err == PD_OK) {
         pd_buf_append(out, code.data, code.len);
         if (kept)

@@ -1,94 +1,187 @@
-/* Compiled formulas on a device: one library for each plan, arithmetic and direction, until the back end is closed. */
+/* Compiled programs of formulas on a device: each once, until the back end is closed.
+ *
+ * The emulation interprets formulas (attention/formula.cu). Its programs are compiled only if POLYD_NVRTC names a library,
+ * so that tests can watch compilations, and are never loaded. */
 #include "kernels/backend/cuda/rtc.h"
 
-#ifdef PK_CUDA_EMULATED /* formula.cu interprets plans there */
-void cuda_rtc_close(struct pk_backend *b)
-{
-    (void)b;
-}
-#else
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/backend/cuda/attention/formula.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/log.h"
 
 struct cuda_rtc {
     struct cuda_rtc *next;
-    struct pk_formula_plan plan;
-    const char *math;
-    int head;
-    enum cuda_formula_part part;
+    struct pk_formula_plan plan; /* that program.plan points at */
+    struct cuda_program program;
+#ifndef PK_CUDA_EMULATED
     cudaLibrary_t library;
+#endif
 };
 
-static enum pd_err load(struct pk_backend *b, struct cuda_rtc *x, struct pd_why *why)
+static bool same(const struct cuda_program *a, const struct cuda_program *b)
 {
-    static const char *const parts[] = {"the forward pass", "gradients", "diagnostics"};
-    const int64_t from_us = pd_clock_mono_us();
-    struct pd_buf source, code;
-    char line[160];
-    bool cached = false;
-    enum pd_err err;
-
-    pd_buf_init(&source, 0);
-    pd_buf_init(&code, 0);
-    cuda_formula_source(&x->plan, x->math, x->head, x->part, &source);
-    err = pd_buf_err(&source);
-    if (err == PD_OK)
-        err = cuda_rtc_compile(source.data, b->sm, b->host ? b->host->cache_dir : NULL, &code, &cached, why);
-    else
-        err = pd_fail(why, err, "no memory for a formula's source");
-    if (err == PD_OK) {
-        const cudaError_t error = cudaLibraryLoadData(&x->library, code.data, NULL, NULL, 0, NULL, NULL, 0);
-
-        if (error != cudaSuccess)
-            err = cuda_fail(why, error, "loading a compiled formula");
-    }
-    if (err == PD_OK && b->host && b->host->log) {
-        snprintf(line, sizeof line, "formula: kernels of %s, %s heads of %d, %s in %.2f s", parts[x->part],
-                 x->math, x->head, cached ? "found" : "compiled",
-                 (double)(pd_clock_mono_us() - from_us) / 1e6);
-        b->host->log(b->host->user, PD_LOG_INFO, line);
-    }
-    pd_buf_done(&source);
-    pd_buf_done(&code);
-    return err;
+    return a->math == b->math && a->head == b->head && a->part == b->part &&
+           (a->plan == b->plan || memcmp(a->plan, b->plan, sizeof *a->plan) == 0);
 }
 
-enum pd_err cuda_rtc_formula(struct pk_backend *b, const struct pk_formula_plan *plan, const char *math,
-                             int head, enum cuda_formula_part part, const char *name, const void **ret,
-                             struct pd_why *why)
+static struct cuda_rtc *find(const struct pk_backend *b, const struct cuda_program *p)
 {
-    struct cuda_rtc *x;
-    cudaKernel_t kernel;
+    struct cuda_rtc *x = b->rtc;
+
+    while (x && !same(&x->program, p))
+        x = x->next;
+    return x;
+}
+
+static enum pd_err put_on_device(struct cuda_rtc *x, const struct pd_buf *code, struct pd_why *why)
+{
+#ifdef PK_CUDA_EMULATED
+    (void)x;
+    (void)code;
+#else
+    const cudaError_t error = cudaLibraryLoadData(&x->library, code->data, NULL, NULL, 0, NULL, NULL, 0);
+
+    if (error != cudaSuccess)
+        return cuda_fail(why, error, "loading a compiled formula");
+#endif
+    (void)why;
+    return PD_OK;
+}
+
+/* "gradients in bf16" */
+static const char *describe(const struct cuda_program *p, char *out, size_t size)
+{
+    static const char *const parts[CUDA_FORMULA_PARTS] = {"the forward pass", "gradients", "diagnostics"};
+
+    snprintf(out, size, "%s in %s", parts[p->part], p->math + strlen("att_"));
+    return out;
+}
+
+/* Compiles and loads; `now` receives what took how long. */
+static enum pd_err add(struct pk_backend *b, const struct cuda_program *p, struct cuda_rtc **ret,
+                       struct pk_compiling *now, struct pd_why *why)
+{
+    const int64_t from_us = pd_clock_mono_us();
+    struct cuda_rtc *x = calloc(1, sizeof *x);
+    struct pd_buf source, code;
+    char line[160], what[48];
     enum pd_err err;
 
-    for (x = b->rtc; x; x = x->next)
-        if (x->math == math && x->head == head && x->part == part &&
-            memcmp(&x->plan, plan, sizeof *plan) == 0)
-            break;
+    if (!x)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for a compiled formula");
+    x->plan = *p->plan;
+    x->program = *p;
+    x->program.plan = &x->plan;
+    pd_buf_init(&source, 0);
+    pd_buf_init(&code, 0);
+    cuda_formula_source(&x->plan, p->math, p->head, p->part, &source);
+    err = pd_buf_err(&source);
+    if (err == PD_OK)
+        err = cuda_rtc_compile(source.data, b->sm, b->host ? b->host->cache_dir : NULL, CUDA_RTC_LIMIT_MS,
+                               &code, &now->found, why);
+    else
+        err = pd_fail(why, err, "no memory for a formula's source");
+    if (err == PD_OK)
+        err = put_on_device(x, &code, why);
+    pd_buf_done(&source);
+    pd_buf_done(&code);
+    if (err != PD_OK) {
+        free(x);
+        return err;
+    }
+    now->kernels = cuda_formula_kernels(p->part);
+    now->us = pd_clock_mono_us() - from_us;
+    if (b->host && b->host->log) {
+        snprintf(line, sizeof line, "formula: kernels of %s, heads of at most %d, %s in %.2f s",
+                 describe(p, what, sizeof what), p->head, now->found ? "found" : "compiled",
+                 (double)now->us / 1e6);
+        b->host->log(b->host->user, PD_LOG_INFO, line);
+    }
+    x->next = b->rtc;
+    b->rtc = x;
+    *ret = x;
+    return PD_OK;
+}
+
+#ifndef PK_CUDA_EMULATED
+enum pd_err cuda_rtc_kernel(struct pk_backend *b, const struct cuda_program *p, const char *name,
+                            const void **ret, struct pd_why *why)
+{
+    struct cuda_rtc *x = find(b, p);
+    struct pk_compiling now = {NULL};
+    cudaKernel_t kernel;
+
     if (!x) {
-        x = calloc(1, sizeof *x);
-        if (!x)
-            return pd_fail(why, PD_ERR_NOMEM, "no memory for a compiled formula");
-        x->plan = *plan;
-        x->math = math;
-        x->head = head;
-        x->part = part;
-        err = load(b, x, why);
-        if (err != PD_OK) {
-            free(x);
+        const enum pd_err err = add(b, p, &x, &now, why);
+
+        if (err != PD_OK)
             return err;
-        }
-        x->next = b->rtc;
-        b->rtc = x;
     }
     PK_CUDA_TRY(cudaLibraryGetKernel(&kernel, x->library, name));
     *ret = (const void *)kernel;
     return PD_OK;
+}
+#endif
+
+static bool compiles(void)
+{
+#ifdef PK_CUDA_EMULATED
+    const char *named = getenv("POLYD_NVRTC");
+
+    return named && *named;
+#else
+    return true;
+#endif
+}
+
+static enum pd_err make(struct pk_backend *b, const struct cuda_program *p, int number, int of,
+                        pk_compile_note *note, void *user, struct pd_why *why)
+{
+    char what[48];
+    struct pk_compiling now = {.what = describe(p, what, sizeof what), .number = number, .of = of};
+    struct cuda_rtc *x;
+    enum pd_err err;
+
+    if (note)
+        note(user, &now);
+    err = add(b, p, &x, &now, why);
+    now.ended = true;
+    if (note && err == PD_OK)
+        note(user, &now);
+    return err;
+}
+
+enum pd_err cuda_compile(struct pk_backend *b, const struct pk_call *calls, size_t count,
+                         pk_compile_note *note, void *user, struct pd_why *why)
+{
+    struct cuda_program *missing;
+    enum pd_err err = PD_OK;
+    int n = 0;
+
+    if (!compiles())
+        return PD_OK;
+    PK_CUDA_TRY(cudaSetDevice(b->device));
+    missing = calloc(count + 1, sizeof *missing);
+    if (!missing)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory to compile formulas");
+    for (size_t i = 0; i < count; i++) {
+        struct cuda_program *p = &missing[n];
+        bool known;
+
+        if (!cuda_ops[calls[i].op].compiled)
+            continue;
+        cuda_ops[calls[i].op].compiled(b, &calls[i], p);
+        known = find(b, p) != NULL;
+        for (int k = 0; k < n && !known; k++)
+            known = same(&missing[k], p);
+        n += !known;
+    }
+    for (int k = 0; k < n && err == PD_OK; k++)
+        err = make(b, &missing[k], k + 1, n, note, user, why);
+    free(missing);
+    return err;
 }
 
 void cuda_rtc_close(struct pk_backend *b)
@@ -97,8 +190,9 @@ void cuda_rtc_close(struct pk_backend *b)
         struct cuda_rtc *x = b->rtc;
 
         b->rtc = x->next;
+#ifndef PK_CUDA_EMULATED
         (void)cudaLibraryUnload(x->library);
+#endif
         free(x);
     }
 }
-#endif

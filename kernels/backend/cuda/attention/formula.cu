@@ -1,4 +1,4 @@
-/* FORMULA and FORMULA_BWD: the host side of formula.cuh. The kernels come from cuda_rtc_formula (rtc.c), compiled for the
+/* FORMULA and FORMULA_BWD: the host side of formula.cuh. The kernels come from cuda_rtc_kernel (rtc_load.c), compiled for the
  * formula; in the emulation from templates over an interpreter of the plan, so that every formula runs there without a
  * compiler. */
 #include "kernels/backend/cuda/attention/call.cuh"
@@ -138,17 +138,27 @@ struct form_choice {
     const struct pk_formula_plan *plan;
     enum att_math math;
     int head; /* 64 or 128 channels of a block */
+    enum cuda_formula_part part;
 };
 } // namespace
 
-#ifndef PK_CUDA_EMULATED
-static enum cuda_formula_part part_of(enum form_kernel kernel)
+extern "C" int cuda_formula_kernels(enum cuda_formula_part part)
 {
-    return kernel == FORM_KERNEL_forward                                        ? CUDA_FORMULA_FORWARD
-           : kernel == FORM_KERNEL_measure || kernel == FORM_KERNEL_measure_sum ? CUDA_FORMULA_STATS
-                                                                                : CUDA_FORMULA_BACKWARD;
+    static const int count[CUDA_FORMULA_PARTS] = {
+#define X(name, body) +1
+        FORM_FORWARD_KERNELS(X), FORM_BACKWARD_KERNELS(X), FORM_STATS_KERNELS(X)
+#undef X
+    };
+
+    return count[part];
 }
-#endif
+
+static struct cuda_program program_of(const struct form_choice *x)
+{
+    static const char *const math[] = {"att_bf16", "att_tf32", "att_f32"};
+
+    return {x->plan, math[x->math], x->head, x->part};
+}
 
 static enum pd_err launch(struct pk_backend *b, const struct form_choice *x, enum form_kernel kernel,
                           dim3 grid, unsigned threads, size_t shared, const struct att *a,
@@ -171,11 +181,10 @@ static enum pd_err launch(struct pk_backend *b, const struct form_choice *x, enu
         EACH_KERNEL(X)
 #undef X
     };
-    static const char *const math[] = {"att_bf16", "att_tf32", "att_f32"};
+    const struct cuda_program program = program_of(x);
     void *args[] = {(void *)a, (void *)g, (void *)u};
     const void *f;
-    enum pd_err err =
-        cuda_rtc_formula(b, x->plan, math[x->math], x->head, part_of(kernel), names[kernel], &f, why);
+    enum pd_err err = cuda_rtc_kernel(b, &program, names[kernel], &f, why);
 
     if (err != PD_OK)
         return err;
@@ -185,9 +194,22 @@ static enum pd_err launch(struct pk_backend *b, const struct form_choice *x, enu
 #endif
 }
 
+/* The part is that of the call's op. */
+static struct form_choice choose(const struct pk_backend *b, const struct pk_call *c, int head,
+                                 enum cuda_formula_part part)
+{
+    struct form_choice x = {c->attr->formula.plan, att_math_of(b, c), 128, part};
+
+    if (part == CUDA_FORMULA_STATS) /* no products of tiles there: TF32 would be compiled for nothing */
+        x.math = x.math == ATT_BF16 ? ATT_BF16 : ATT_F32;
+    else if (x.math != ATT_F32 && head <= 64)
+        x.head = 64;
+    return x;
+}
+
 /* Reads a call; returns the index of the first input after FORMULA's. */
-static int read_call(const struct pk_backend *b, const struct pk_call *c, struct att *a, struct form_use *u,
-                     struct form_choice *x)
+static int read_call(const struct pk_backend *b, const struct pk_call *c, enum cuda_formula_part part,
+                     struct att *a, struct form_use *u, struct form_choice *x)
 {
     const struct pk_formula_attr *f = &c->attr->formula;
 
@@ -212,10 +234,37 @@ static int read_call(const struct pk_backend *b, const struct pk_call *c, struct
     a->factor = 1;
     a->add = a->row_power = 0;
     a->power = a->normalised = a->shifted = false;
-    x->plan = f->plan;
-    x->math = att_math_of(b, c);
-    x->head = x->math == ATT_F32 || a->d > 64 ? 128 : 64;
+    *x = choose(b, c, a->d, part);
     return a->after;
+}
+
+static void program_for(const struct pk_backend *b, const struct pk_call *c, enum cuda_formula_part part,
+                        struct cuda_program *ret)
+{
+    struct form_choice x;
+    struct att a;
+
+    att_read(&a, c);
+    x = choose(b, c, a.d, part);
+    *ret = program_of(&x);
+}
+
+extern "C" void cuda_formula_compiled(const struct pk_backend *b, const struct pk_call *c,
+                                      struct cuda_program *ret)
+{
+    program_for(b, c, CUDA_FORMULA_FORWARD, ret);
+}
+
+extern "C" void cuda_formula_bwd_compiled(const struct pk_backend *b, const struct pk_call *c,
+                                          struct cuda_program *ret)
+{
+    program_for(b, c, CUDA_FORMULA_BACKWARD, ret);
+}
+
+extern "C" void cuda_formula_stats_compiled(const struct pk_backend *b, const struct pk_call *c,
+                                            struct cuda_program *ret)
+{
+    program_for(b, c, CUDA_FORMULA_STATS, ret);
 }
 
 static size_t element_of(const struct form_choice *x)
@@ -242,7 +291,7 @@ extern "C" enum pd_err cuda_formula(struct pk_backend *b, const struct pk_call *
     struct form_choice x;
     struct att_deal g;
 
-    (void)read_call(b, c, &a, &u, &x);
+    (void)read_call(b, c, CUDA_FORMULA_FORWARD, &a, &u, &x);
     if (a.batch == 0 || a.heads == 0 || a.nq == 0)
         return PD_OK;
     a.y = att_rows_inside(&c->out[0], a.heads, a.nq, a.d);
@@ -317,7 +366,7 @@ extern "C" enum pd_err cuda_formula_bwd(struct pk_backend *b, const struct pk_ca
     enum pd_err err;
     int out;
 
-    (void)read_call(b, c, &a, &u, &x);
+    (void)read_call(b, c, CUDA_FORMULA_BACKWARD, &a, &u, &x);
     s = scratch_of(b, &a, params);
     out = att_read_bwd(&a, c);
     u.fields = (float *)(work + s.fields);
@@ -407,7 +456,7 @@ extern "C" enum pd_err cuda_formula_stats(struct pk_backend *b, const struct pk_
     int64_t pairs;
     enum pd_err err = PD_OK;
 
-    rows = &c->in[read_call(b, c, &a, &u, &x)];
+    rows = &c->in[read_call(b, c, CUDA_FORMULA_STATS, &a, &u, &x)];
     u.x = rows->data;
     u.x_b = rows->stride[0];
     u.x_i = rows->stride[1];
@@ -416,9 +465,6 @@ extern "C" enum pd_err cuda_formula_stats(struct pk_backend *b, const struct pk_
     u.numbers = (double *)c->workspace;
     for (int k = 0; k < 6; k++)
         u.measured[k] = (float *)c->out[k].data;
-    x.math = x.math == ATT_BF16 ? ATT_BF16
-                                : ATT_F32; /* no products of tiles here: TF32 would be compiled for nothing */
-    x.head = 128;
     pairs = (int64_t)a.batch * a.heads;
     if (pairs == 0)
         return PD_OK;

@@ -16,6 +16,10 @@ void cuda_formula_type(const struct pk_formula_plan *plan, struct pd_buf *out);
 
 /* The kernels of one op, which are compiled together: FORM_FORWARD_KERNELS and so on of formula.cuh and formula_stats.cuh. */
 enum cuda_formula_part { CUDA_FORMULA_FORWARD, CUDA_FORMULA_BACKWARD, CUDA_FORMULA_STATS };
+#define CUDA_FORMULA_PARTS 3
+
+/* formula.cu: how many kernels a part has. */
+int cuda_formula_kernels(enum cuda_formula_part part);
 
 /* The same with these kernels, as C symbols formula_NAME: the whole source for NVRTC. math: a type of math.cuh; head:
  * channels of a block, 64 or 128. */

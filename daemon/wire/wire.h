@@ -21,6 +21,7 @@
 #define WIRE_RANK_MAX 8            /* dimensions of a tensor on the wire */
 #define WIRE_TENSORS_MAX 64
 #define WIRE_NAME_MAX 255         /* bytes of a metric key or tensor name */
+#define WIRE_PHASE_MAX 159        /* bytes of a phase */
 #define WIRE_TUNED_KEY 1023       /* bytes of a measured choice's key */
 #define WIRE_TUNED_VALUE 256      /* of its value */
 #define WIRE_TUNED_MAX 1000u      /* such records in one frame */
@@ -120,7 +121,8 @@ enum wire_tag {
     WIRE_TAG_DRIVER = 48,   /* text; likewise */
     WIRE_TAG_LIBRARY = 49,  /* text; likewise */
     WIRE_TAG_RECORD = 50,   /* bytes: the value of the KEY before it; tuned */
-    WIRE_TAG_STORE = 51     /* text: identity of the database; assign (train) */
+    WIRE_TAG_STORE = 51,    /* text: identity of the database; assign (train) */
+    WIRE_TAG_PHASE = 52 /* text for display: what the worker does between steps, absent = nothing; progress */
 };
 
 /* Timing of a request in its worker: u64 each, in this order. Later fields may follow. */

@@ -70,6 +70,16 @@ static void on_event(void *user, const char *kind, const char *text, const char 
     assert_non_null(text);
     assert_non_null(fields);
     snprintf(b->events + n, sizeof b->events - n, "%s;", kind);
+    if (!strcmp(kind, "compiled"))
+        snprintf(b->compiled, sizeof b->compiled, "%s", fields);
+}
+
+static void on_phase(void *user, const char *text)
+{
+    struct book *b = user;
+    size_t n = strlen(b->events);
+
+    snprintf(b->events + n, sizeof b->events - n, "phase%s%s;", text ? ":" : "", text ? text : "");
 }
 
 static void on_progress(void *user, int64_t step, int64_t total)
@@ -164,6 +174,7 @@ static enum pd_err run_as(const struct train_ranks *ranks, const char *json, str
                                     .metrics = on_metrics,
                                     .event = on_event,
                                     .progress = on_progress,
+                                    .phase = on_phase,
                                     .checkpoint_written = on_checkpoint,
                                     .checkpoint_recorded = on_recorded,
                                     .log = on_log,

@@ -48,7 +48,8 @@ struct point {
 struct book {
     struct point *points;
     size_t count;
-    char events[4096];
+    char events[4096];  /* "kind;" for each event, "phase:TEXT;" and "phase;" for a phase and its end */
+    char compiled[200]; /* fields of event compiled */
     int written, written_best;
     char last_path[1024];
     int64_t progress;

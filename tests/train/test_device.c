@@ -216,6 +216,74 @@ static void test_a_device_that_runs_ahead_goes_on_bit_for_bit(void **state)
     check_random_stops(AHEAD("3"), 2);
 }
 
+/* ---- kernels that are compiled ---- */
+
+#define RATIONAL(device, every)                                                                              \
+    "{\"model\":{\"preset\":\"vit_micro\",\"width\":16,\"depth\":2,\"heads\":1,\"patch\":14,"                \
+    "\"mlp_ratio\":2},\"attention\":{\"activation\":\"formula\",\"formula\":\"s^3/(1+abs(s))\"},"            \
+    "\"data\":{\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\",\"train\":24,\"val\":8}},"           \
+    "\"diagnostics\":{\"every\":" every ",\"probe_batch\":2},\"resources\":{\"device\":\"" device            \
+    "\",\"threads\":1},\"train\":{\"steps\":4,\"batch\":4,\"eval_every\":4,\"precision\":\"bf16\"}}"
+
+#define PHASE(what, which) "phase:compiling kernels of formulas: " what " (" which ");"
+
+static void start(const char *json, struct book *b)
+{
+    struct train_outcome out;
+    struct pd_why why = {""};
+
+    clear();
+    if (run(json, b, NULL, 1, &out, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    assert_int_equal(out.result, TRAIN_DONE);
+}
+
+/* Compiling is a phase of the run, and ends before its first step: one program for each part of the formula that its
+ * graphs need, whatever their number of layers. */
+static void test_formulas_are_compiled_before_the_first_step(void **state)
+{
+    struct book b = {0}, bare = {0}, cpu = {0};
+
+    (void)state;
+    setenv("POLYD_NVRTC", FAKE_NVRTC, 1);
+    start(RATIONAL("cuda", "2"), &b);
+    start(RATIONAL("cuda", "0"), &bare);
+    start(RATIONAL("cpu", "2"), &cpu);
+    unsetenv("POLYD_NVRTC");
+    assert_int_equal(strncmp(b.events,
+                             PHASE("the forward pass in bf16", "1 of 2")
+                                 PHASE("gradients in bf16", "2 of 2") "phase;" PHASE(
+                                     "diagnostics in bf16", "1 of 1") "phase;start;compiled;inputs;",
+                             strlen(b.events)),
+                     0);
+    assert_int_equal(strncmp(b.compiled, "kernels=10 programs=3 found=0 seconds=", 38), 0);
+    assert_int_equal(strncmp(bare.compiled, "kernels=8 programs=2 found=0 seconds=", 37), 0);
+    assert_null(strstr(cpu.events, "phase"));
+    assert_string_equal(cpu.compiled, "");
+    close_book(&b);
+    close_book(&bare);
+    close_book(&cpu);
+}
+
+static void test_a_formula_that_does_not_compile_ends_the_run(void **state)
+{
+    struct book b = {0};
+    struct train_outcome out;
+    struct pd_why why = {""};
+
+    (void)state;
+    setenv("POLYD_NVRTC", FAKE_NVRTC, 1);
+    setenv("POLYD_FAKE_NVRTC_ERROR", "no such instruction", 1);
+    clear();
+    assert_int_equal(run(RATIONAL("cuda", "0"), &b, NULL, 1, &out, &why), PD_ERR_INVALID);
+    unsetenv("POLYD_FAKE_NVRTC_ERROR");
+    unsetenv("POLYD_NVRTC");
+    assert_non_null(strstr(why.text, "no such instruction"));
+    assert_int_equal(out.step, 0);
+    assert_int_equal(b.count, 0);
+    close_book(&b);
+}
+
 #define GPT(device, precision)                                                                               \
     "{\"model\":{\"preset\":\"gpt_micro\",\"width\":16,\"depth\":1,\"heads\":1,\"context\":16},"             \
     "\"attention\":{\"activation\":\"softmax\"},"                                                            \
@@ -441,11 +509,18 @@ static void test_a_nystromformer_trains_on_a_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        T(test_a_device_ends_where_the_cpu_ends),     T(test_a_device_goes_on_bit_for_bit_after_a_stop),
-        T(test_running_ahead_changes_no_bit),         T(test_running_ahead_stops_at_the_same_divergence),
-        T(test_running_ahead_reports_a_kernel_error), T(test_a_device_that_runs_ahead_goes_on_bit_for_bit),
-        T(test_a_language_model_trains_on_a_device),  T(test_a_nystromformer_step_is_recorded_whole),
-        T(test_a_nystromformer_trains_on_a_device),   T(test_a_plan_for_a_device_needs_none),
+        T(test_a_device_ends_where_the_cpu_ends),
+        T(test_a_device_goes_on_bit_for_bit_after_a_stop),
+        T(test_running_ahead_changes_no_bit),
+        T(test_running_ahead_stops_at_the_same_divergence),
+        T(test_running_ahead_reports_a_kernel_error),
+        T(test_a_device_that_runs_ahead_goes_on_bit_for_bit),
+        T(test_formulas_are_compiled_before_the_first_step),
+        T(test_a_formula_that_does_not_compile_ends_the_run),
+        T(test_a_language_model_trains_on_a_device),
+        T(test_a_nystromformer_step_is_recorded_whole),
+        T(test_a_nystromformer_trains_on_a_device),
+        T(test_a_plan_for_a_device_needs_none),
     };
 
     setenv("POLYD_CUDA_PLUGIN", EMULATED_PLUGIN, 0);

@@ -346,6 +346,7 @@ static void *say_bye(void *arg)
 static void test_link_progress_goes_before_the_bye(void **state)
 {
     struct fixture *f = *state;
+    char phase[WIRE_PHASE_MAX + 1];
     uint8_t payload[4096];
     struct wire_header h;
     pthread_t thread;
@@ -353,14 +354,19 @@ static void test_link_progress_goes_before_the_bye(void **state)
 
     link_up(f, (struct link_options){.spool_path = f->spool});
     link_progress(f->link, 0, 8, false);
+    link_phase(f->link, "compiling");
     welcome(f, 0);
     h = expect(f, WIRE_PROGRESS, payload, sizeof payload);
     assert_int_equal(wire_get_u64(payload, h.len, WIRE_TAG_STEP, 99), 0);
+    assert_true(wire_get_text(payload, h.len, WIRE_TAG_PHASE, phase, sizeof phase));
+    assert_string_equal(phase, "compiling");
+    link_phase(f->link, NULL);
     link_progress(f->link, 8, 8, false); /* a moment later: within the interval */
     assert_int_equal(pthread_create(&thread, NULL, say_bye, f), 0);
     h = expect(f, WIRE_PROGRESS, payload, sizeof payload);
     assert_int_equal(wire_get_u64(payload, h.len, WIRE_TAG_STEP, 99), 8);
     assert_int_equal(wire_get_u64(payload, h.len, WIRE_TAG_TOTAL, 99), 8);
+    assert_false(wire_get_text(payload, h.len, WIRE_TAG_PHASE, phase, sizeof phase));
     expect(f, WIRE_BYE, NULL, 0);
     send_text(f, WIRE_BYE, WIRE_TAG_CAUSE, "recorded");
     pthread_join(thread, &result);

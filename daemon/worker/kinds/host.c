@@ -41,6 +41,13 @@ static void on_progress(void *user, int64_t step, int64_t total)
     link_progress(a->link, step, total, false);
 }
 
+static void on_phase(void *user, const char *text)
+{
+    struct attempt *a = user;
+
+    link_phase(a->link, text);
+}
+
 static void on_checkpoint(void *user, const struct train_checkpoint_info *info)
 {
     struct attempt *a = user;
@@ -101,6 +108,7 @@ struct train_host kind_host(struct attempt *a, struct model_tuned_store *store)
                                .event = on_event,
                                .blob = on_blob,
                                .progress = on_progress,
+                               .phase = on_phase,
                                .checkpoint_written = on_checkpoint,
                                .checkpoint_recorded = on_recorded,
                                .log = on_log,

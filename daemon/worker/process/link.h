@@ -110,6 +110,8 @@ void link_blob(struct link *l, const char *kind, const char *key, int64_t step, 
 
 /* Only the newest is sent, at most every half second. */
 void link_progress(struct link *l, int64_t step, int64_t total, bool checkpointing);
+/* Sent at once, and with the progress until it changes; copied, at most WIRE_PHASE_MAX bytes of it. NULL: nothing. */
+void link_phase(struct link *l, const char *text);
 /* From SIGTERM's handler: async-signal-safe. */
 void link_signal_stop(struct link *l);
 

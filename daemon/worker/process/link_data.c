@@ -1,6 +1,7 @@
 /* What a training worker reports: metrics gathered into frames, events, checkpoints, blobs, progress. */
 #include "daemon/worker/process/link_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -166,6 +167,15 @@ void link_progress(struct link *l, int64_t step, int64_t total, bool checkpointi
     l->checkpointing = checkpointing;
     l->progress_dirty = true;
     pthread_mutex_unlock(&l->mutex);
+}
+
+void link_phase(struct link *l, const char *text)
+{
+    pthread_mutex_lock(&l->mutex);
+    snprintf(l->phase, sizeof l->phase, "%s", text ? text : "");
+    l->progress_dirty = l->phase_dirty = true;
+    pthread_mutex_unlock(&l->mutex);
+    link_wake(l);
 }
 
 void link_signal_stop(struct link *l)

@@ -68,7 +68,8 @@ struct link {
 
     /* state */
     int64_t step, total, step_sent, log_sent;
-    bool checkpointing, progress_dirty;
+    bool checkpointing, progress_dirty, phase_dirty;
+    char phase[WIRE_PHASE_MAX + 1]; /* "": none */
     bool assigned, refused, stop_thread, welcomed;
     struct link_assign assign;
     char *assign_store; /* holds the text that assign points at */

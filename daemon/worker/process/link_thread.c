@@ -114,14 +114,16 @@ static void fill(struct link *l, struct pd_buf *out, int64_t now_us, int64_t *pr
         l->sent++;
     }
     /* A run shorter than the interval still says how long it was to be. */
-    if (l->progress_dirty && (now_us - *progress_us >= PROGRESS_US || l->bye_wanted)) {
+    if (l->progress_dirty && (now_us - *progress_us >= PROGRESS_US || l->phase_dirty || l->bye_wanted)) {
         size_t at = wire_begin(out, WIRE_PROGRESS, 0, 0);
 
         wire_put_u64(out, WIRE_TAG_STEP, (uint64_t)l->step);
         wire_put_u64(out, WIRE_TAG_TOTAL, (uint64_t)l->total);
         wire_put_text(out, WIRE_TAG_STATE, l->checkpointing ? "checkpointing" : "running");
+        if (l->phase[0])
+            wire_put_text(out, WIRE_TAG_PHASE, l->phase);
         if (wire_end(out, at) == PD_OK)
-            l->progress_dirty = false;
+            l->progress_dirty = l->phase_dirty = false;
         *progress_us = now_us;
     }
     if (l->log_path && (now_us - *log_us >= LOG_US || l->bye_wanted)) {

@@ -30,6 +30,10 @@ struct reporter {
     char **keys;                            /* of reporter_key */
     size_t key_count, key_capacity;
     int64_t bad; /* pictures that could not be decoded, as last reported */
+    struct {
+        int programs, found, kernels;
+        int64_t us;
+    } compiled; /* not yet reported */
 };
 
 enum pd_err reporter_new(const struct train_host *host, struct reporter **ret, struct pd_why *why)
@@ -173,6 +177,51 @@ void reporter_bad(struct reporter *r, const struct data_set *set)
     }
     r->bad = data_bad_count(set);
     reporter_push(r, "data_bad", (double)r->bad);
+}
+
+/* ---- kernels that are compiled at the start ---- */
+
+static void set_phase(const struct reporter *r, const char *text)
+{
+    if (r->host->phase)
+        r->host->phase(r->host->user, text);
+}
+
+void reporter_compiling(void *reporter, const struct pk_compiling *now)
+{
+    struct reporter *r = reporter;
+    char text[128];
+
+    if (!now->ended) {
+        snprintf(text, sizeof text, "compiling kernels of formulas: %s (%d of %d)", now->what, now->number,
+                 now->of);
+        set_phase(r, text);
+        return;
+    }
+    r->compiled.programs++;
+    r->compiled.found += now->found;
+    r->compiled.kernels += now->kernels;
+    r->compiled.us += now->us;
+    if (now->number == now->of)
+        set_phase(r, NULL);
+}
+
+void reporter_compiled(struct reporter *r)
+{
+    const int programs = r->compiled.programs, found = r->compiled.found;
+    const double seconds = (double)r->compiled.us * 1e-6;
+    char fields[96], text[160];
+
+    if (!programs)
+        return;
+    snprintf(fields, sizeof fields, "kernels=%d programs=%d found=%d seconds=%.3f", r->compiled.kernels,
+             programs, found, seconds);
+    snprintf(text, sizeof text,
+             "%d kernels of formulas are ready after %.1f s: %d programs compiled, %d found in the cache",
+             r->compiled.kernels, seconds, programs - found, found);
+    reporter_event(r, "compiled", fields, text);
+    reporter_log(r, "%s", text);
+    memset(&r->compiled, 0, sizeof r->compiled);
 }
 
 /* ---- means over steps ---- */

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "daemon/worker/train/train.h"
+#include "kernels/backend/backend.h"
 
 struct pk_comm;
 struct reporter;
@@ -40,6 +41,14 @@ void reporter_inputs(struct reporter *r, const struct data_set *set);
 void reporter_warnings(struct reporter *r, const struct data_set *set);
 /* Reports pictures that could not be decoded since the last time. */
 void reporter_bad(struct reporter *r, const struct data_set *set);
+
+/* ---- kernels that are compiled at the start ---- */
+
+/* A pk_compile_note whose `user` is the reporter: shows a compilation as the run's phase, and counts it. */
+void reporter_compiling(void *reporter, const struct pk_compiling *now);
+/* Reports, once per start, what was compiled and how long that took: event compiled, and a line of the log. Nothing if
+ * nothing was. */
+void reporter_compiled(struct reporter *r);
 
 /* ---- means over steps ---- */
 

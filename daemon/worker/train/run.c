@@ -234,6 +234,7 @@ static void announce(struct run *r)
         (long long)model_param_elements(setup->model), (long long)setup->steps, setup->batch,
         (long long)setup->info->count[DATA_TRAIN], (long long)setup->info->count[DATA_VAL],
         (long long)setup->info->count[DATA_TEST], arena / 1048576, session_threads(s));
+    reporter_compiled(s->reporter);
     reporter_inputs(s->reporter, setup->set);
     reporter_warnings(s->reporter, setup->set);
     for (size_t i = 0; i < setup->eval_count; i++)
@@ -356,6 +357,7 @@ static struct train_host host_of(const struct train_host *host, int rank)
         own.event = NULL;
         own.blob = NULL;
         own.progress = NULL;
+        own.phase = NULL;
         own.checkpoint_written = NULL;
         own.log = NULL;
     }

@@ -75,6 +75,7 @@ static enum pd_err open_score(struct score *s, const struct data_st *st, bool *r
     s->total = batches_of(session);
     evaluator_watch(s->evaluator, count_batch, s);
     reporter_set_step(session->reporter, session->config->evaluate.step);
+    reporter_compiled(session->reporter);
     reporter_inputs(session->reporter, session->setup.set);
     reporter_warnings(session->reporter, session->setup.set);
     return PD_OK;

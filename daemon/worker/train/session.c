@@ -202,7 +202,9 @@ enum pd_err session_executable(const struct session *s, const struct train_graph
     struct pk_graph *g = NULL;
     enum pd_err err = graph->build(&s->setup, &g, why);
 
-    return err == PD_OK ? executable_init(e, g, &place, why) : err;
+    if (err == PD_OK)
+        err = executable_init(e, g, &place, why);
+    return err == PD_OK ? pk_exec_compile(e->exec, reporter_compiling, s->reporter, why) : err;
 }
 
 enum pd_err session_feed_probe(const struct session *s, struct executable *e, struct pd_why *why)

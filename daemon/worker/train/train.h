@@ -101,10 +101,14 @@ struct train_host {
     /* Receives a batch of at most 1000 points, at least every half second if there are any. */
     void (*metrics)(void *user, const struct train_point *points, size_t count);
     /* kind: "inputs" (digests of the data and the program), "start", "started_from", "resume", "checkpoint_fallback",
-     * "checkpoint_removed", "checkpoint_failed", "nonfinite", "bad_picture", "early_stop", "tested", "bf16", or a kind of data_warnings (data.h). fields: "key=value" pairs,
+     * "checkpoint_removed", "checkpoint_failed", "nonfinite", "bad_picture", "early_stop", "tested", "bf16", "compiled" (kernels made for formulas at
+     * this start: fields kernels, programs, found (in the cache), seconds), or a kind of data_warnings (data.h). fields: "key=value" pairs,
      * blank-separated. */
     void (*event)(void *user, const char *kind, const char *text, const char *fields);
     void (*progress)(void *user, int64_t step, int64_t total);
+    /* What the run does between steps that takes long, such as "compiling kernels of formulas: gradients in bf16 (2 of 4)";
+     * NULL: nothing. Borrowed during the callback. */
+    void (*phase)(void *user, const char *text);
     /* Called after fsync and rename. */
     void (*checkpoint_written)(void *user, const struct train_checkpoint_info *info);
     /* Whether polyd has recorded the checkpoint of this step, so that a later attempt may start from it; it is retained

@@ -99,7 +99,7 @@ void api_row_run(struct pd_buf *b, const struct store_run *run, struct store *st
     int64_t step = run->step, total = run->total_steps, used_us = run->used_us;
     struct store_pace pace;
     double eta = (double)NAN;
-    const char *reason = run->reason;
+    const char *reason = run->reason, *phase = NULL;
 
     if (!job_kind_info(run->kind)->worker) /* no device is held: from its opening to its end */
         used_us = (run->ended_us ? run->ended_us : pd_clock_wall_us()) - run->started_us;
@@ -110,6 +110,8 @@ void api_row_run(struct pd_buf *b, const struct store_run *run, struct store *st
             step = live.step;
         if (live.total > 0)
             total = live.total;
+        if (live.phase[0] && (run->state == JOB_RUN_STARTING || run->state == JOB_RUN_RUNNING))
+            phase = live.phase;
         if (store && store_run_pace(store, run->id, run->attempts, &pace, NULL) == PD_OK) {
             int64_t held_us = pd_clock_wall_us() - pace.created_us;
 
@@ -133,6 +135,7 @@ void api_row_run(struct pd_buf *b, const struct store_run *run, struct store *st
     api_json_kv_str(b, "state", job_run_state_name(run->state));
     api_json_kv_str(b, "outcome", run->state == JOB_RUN_ENDED ? job_outcome_name(run->outcome) : NULL);
     api_json_kv_str(b, "reason", reason);
+    api_json_kv_str(b, "phase", phase);
     text_or_null(b, "device", run->device);
     api_json_kv_int(b, "slots", run->slots);
     api_json_kv_int(b, "threads", run->threads);

@@ -8,15 +8,16 @@ import { Machine, gpu } from '../lib/gpus.mjs';
 import { Daemon, build, sleep } from './lib.mjs';
 
 const nvml = path.join(build, 'fake/libnvidia-ml.so.1'), plugin = path.join(build, 'bin/backend_cuda_emulated.so');
-const skip = [nvml, plugin, path.join(build, 'bin/polyd'), path.join(build, 'bin/polyd-worker')].every(existsSync)
-    ? false : 'polyd, the fake NVML or the emulated plug-in is not built';
+const nvrtc = path.join(build, 'fake/libnvrtc.so'); // tests/gpu/fake_nvrtc.c: each compilation takes as long as it is told
+const skip = [nvml, plugin, nvrtc, path.join(build, 'bin/polyd'), path.join(build, 'bin/polyd-worker')].every(existsSync)
+    ? false : 'polyd, the fake NVML and NVRTC or the emulated plug-in is not built';
 
 let host, machine;
 before(async () => {
     if (skip)
         return;
     machine = new Machine([gpu(0)]);
-    const env = { ...machine.env, POLYD_CUDA_PLUGIN: plugin }, kept = { ...process.env };
+    const env = { ...machine.env, POLYD_CUDA_PLUGIN: plugin, POLYD_NVRTC: nvrtc, POLYD_FAKE_NVRTC_MS: '800' }, kept = { ...process.env };
     Object.assign(process.env, env);
     host = await Daemon.start([`--devices.nvml=${nvml}`, '--devices.gpus=all']);
     for (const key of Object.keys(env))
@@ -57,6 +58,51 @@ test('a job of device cuda trains and ends near the cpu', { skip, timeout: 30000
     assert.ok(Math.abs(half - cpu) < 0.03 * cpu, `${half} in bf16, ${cpu} on the cpu`);
     assert.ok(Math.abs(full - cpu) < 1e-3 * cpu, `${full} in fp32, ${cpu} on the cpu`);
     assert.notEqual(half, full);
+});
+
+/** Runs a job to its end; returns every phase that its run showed, with the state at that time, and the run. */
+async function watch(body) {
+    const made = await host.post('/api/v1/jobs', body);
+    assert.equal(made.status, 201, made.text);
+    const seen = [];
+    for (;;) {
+        const run = (await host.get(`/api/v1/runs?job=${made.json.id}`)).json.runs[0];
+        if (run && run.phase !== (seen.at(-1)?.phase ?? null))
+            seen.push({ phase: run.phase, state: run.state, step: run.step });
+        if (run?.state === 'ended')
+            return { seen, run: (await host.get(`/api/v1/runs/${run.id}`)).json };
+        await sleep(20);
+    }
+}
+
+const compiledOf = async run => {
+    const stream = await host.events(`/api/v1/events?run=${run.id}&since=0`).opened;
+    await stream.until(s => s.events.some(e => e.event === 'run.state' && JSON.parse(e.data).data.to === 'ended'));
+    stream.close();
+    return stream.events.filter(e => e.event === 'worker.compiled').map(e => JSON.parse(e.data).data);
+};
+
+test('compiling the kernels of a formula is a phase of the run, and finding them again takes no time', { skip, timeout: 120000 }, async () => {
+    const rational = { ...job('cuda'), attention: { activation: 'formula', formula: 's^3/(1+abs(s))' }, diagnostics: { every: 3, probe_batch: 2 } };
+    const first = await watch(rational);
+    assert.equal(first.run.outcome, 'succeeded', first.run.reason);
+    const phases = first.seen.filter(s => s.phase);
+    assert.deepEqual(phases.map(s => s.phase), ['the forward pass in bf16 (1 of 2)', 'gradients in bf16 (2 of 2)', 'diagnostics in bf16 (1 of 1)']
+        .map(what => `compiling kernels of formulas: ${what}`));
+    assert.ok(phases.every(s => s.state === 'starting'), JSON.stringify(phases));
+    assert.equal(first.seen.at(-1).phase, null);
+    const [compiled, ...others] = await compiledOf(first.run);
+    assert.equal(others.length, 0);
+    assert.deepEqual([compiled.fields.kernels, compiled.fields.programs, compiled.fields.found], ['10', '3', '0']);
+    assert.ok(Number(compiled.fields.seconds) >= 2.4 && Number(compiled.fields.seconds) < 60, compiled.fields.seconds);
+    assert.match(compiled.text, /^10 kernels of formulas are ready after .* s: 3 programs compiled, 0 found in the cache$/);
+    assert.match((await host.get(`/api/v1/runs/${first.run.id}/logs`)).text, /formula: kernels of gradients in bf16, heads of at most 64, compiled in /);
+
+    const again = await watch(rational);
+    assert.equal(again.run.outcome, 'succeeded', again.run.reason);
+    const [found] = await compiledOf(again.run);
+    assert.deepEqual([found.fields.kernels, found.fields.programs, found.fields.found], ['10', '3', '3']);
+    assert.ok(Number(found.fields.seconds) < 0.8, found.fields.seconds);
 });
 
 test('what a device cannot do is refused by name', { skip, timeout: 60000 }, async () => {

@@ -390,7 +390,10 @@ bool sup_progress_get(struct sup *s, int64_t run_id, struct sup_progress *ret)
 {
     (void)s;
     (void)run_id;
-    *ret = (struct sup_progress){.step = 17, .total = 100, .updated_us = pd_clock_wall_us()};
+    *ret = (struct sup_progress){.step = 17,
+                                 .total = 100,
+                                 .updated_us = pd_clock_wall_us(),
+                                 .phase = "compiling kernels of formulas: gradients in bf16 (2 of 2)"};
     return true;
 }
 

@@ -131,6 +131,7 @@ test('attempts, live progress and checkpoints are shown', async () => {
     const shown = (await host.get(`/api/v1/runs/${id}`)).json;
     assert.equal(shown.state, 'running');
     assert.equal(shown.step, 17);
+    assert.equal(shown.phase, 'compiling kernels of formulas: gradients in bf16 (2 of 2)');
     assert.deepEqual(shown.attempt_list[0].devices, ['cpu:0', 'cpu:1']);
     await host.tell(`checkpoint ${id} 5`);
     await host.tell(`checkpoint ${id} 9`);

@@ -79,6 +79,28 @@ describe('attention by formula', { skip, timeout: 600000 }, () => {
         await browser.close(page);
     });
 
+    /* No GPU is here: the page gets the answer that a run has while its kernels are compiled. */
+    test('test_e2e_formula_run_shows_that_kernels_are_compiled', async () => {
+        const { run } = await daemon.submit({ name: 'compiles', attention: { activation: 'formula', formula: 's^3/(1+abs(s))' }, model: { preset: 'vit_micro', width: 16, depth: 1, heads: 1, patch: 14 },
+            data: { dataset: 'digits_gen', split: { rule: 'count', train: 24, val: 8 } }, diagnostics: { every: 0 }, train: { steps: 2, batch: 4 } });
+        await daemon.reach(run, 'succeeded');
+        let phase = 'compiling kernels of formulas: gradients in bf16 (2 of 2)';
+        const page = await browser.open(`${daemon.url}/#/`);
+        await page.route(`**/api/v1/runs/${run}`, async route => {
+            const response = await route.fetch();
+            const answer = { ...await response.json(), state: 'starting', outcome: null, ended: null, phase };
+            await route.fulfill({ response, json: answer });
+        });
+        await page.goto(`${daemon.url}/#/runs/${run}`);
+        const shown = page.getByText('Compiling kernels of formulas: gradients in bf16 (2 of 2)', { exact: true });
+        await shown.waitFor();
+        await page.locator('.head .chip', { hasText: 'Starting' }).waitFor();
+        phase = null;
+        await shown.waitFor({ state: 'detached' });
+        await page.unrouteAll({ behavior: 'ignoreErrors' });
+        await browser.close(page);
+    });
+
     for (const look of looks)
         test(`test_e2e_formula_card_is_clean_on_${look.name}`, async () => {
             const page = await browser.open(`${daemon.url}/#/submit`, { ...look, bypassCSP: true, quiet });

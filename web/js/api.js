@@ -125,6 +125,7 @@ export function toRun(raw) {
         state: raw.state,
         outcome: raw.outcome,
         reason: shownReason(raw.queue?.reason || raw.reason),
+        phase: raw.phase ?? '',
         step: raw.step,
         totalSteps: raw.total_steps,
         attempts: raw.attempts,

@@ -11,6 +11,8 @@ export interface Run {
     state: string;
     outcome: string | null;
     reason: string;
+    /** What its worker does between steps; empty: nothing that takes long. */
+    phase: string;
     step: number | null;
     totalSteps: number | null;
     attempts: number;

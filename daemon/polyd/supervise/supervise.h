@@ -133,6 +133,7 @@ struct sup_progress {
     int64_t step, total;
     int64_t updated_us; /* wall clock */
     bool checkpointing;
+    char phase[WIRE_PHASE_MAX + 1]; /* what its worker does between steps; "": nothing reported */
 };
 bool sup_progress_get(struct sup *s, int64_t run_id, struct sup_progress *ret);
 

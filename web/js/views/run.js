@@ -186,7 +186,7 @@ export function runView(context) {
         setMeter(bar, share);
         bar.dataset.tone = isMoving(now) ? 'run' : 'idle';
         setText(stepText, now.step === null || !now.started ? 'Not started' : stepWord(now));
-        setText(remaining, now.state === 'running' ? left(now) : now.position ? `Position ${now.position} in the queue` : '');
+        setText(remaining, now.phase ? now.phase.charAt(0).toUpperCase() + now.phase.slice(1) : now.state === 'running' ? left(now) : now.position ? `Position ${now.position} in the queue` : '');
         steps.draw(page);
 
         const stats = headline();

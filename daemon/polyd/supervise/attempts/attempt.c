@@ -543,6 +543,7 @@ static void take_progress(struct attempts *s, struct att *a, const uint8_t *p, s
     a->total = (int64_t)wire_get_u64(p, len, WIRE_TAG_TOTAL, UINT64_MAX);
     a->updated_us = pd_clock_wall_us();
     a->checkpointing = !strcmp(state, "checkpointing");
+    wire_get_text(p, len, WIRE_TAG_PHASE, a->between_steps, sizeof a->between_steps);
     pthread_mutex_unlock(&s->lock);
     if (a->step > a->start_step)
         first_step(s, a);

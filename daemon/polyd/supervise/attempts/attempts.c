@@ -125,6 +125,7 @@ bool attempts_progress(struct attempts *s, int64_t run, struct sup_progress *ret
                                          .total = a->total,
                                          .updated_us = a->updated_us,
                                          .checkpointing = a->checkpointing};
+            snprintf(ret->phase, sizeof ret->phase, "%s", a->between_steps);
             found = true;
         }
     pthread_mutex_unlock(&s->lock);

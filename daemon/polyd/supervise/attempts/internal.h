@@ -101,6 +101,7 @@ struct att {
     /* attempts.lock guards these, and `next`, `run` and `n`, where other threads look: */
     int64_t step, total, updated_us, log_bytes;
     bool checkpointing;
+    char between_steps[WIRE_PHASE_MAX + 1]; /* sup_progress.phase */
     int64_t step_written, log_written;
     int64_t write_us; /* when progress was last written */
 };

@@ -347,11 +347,14 @@ static void test_formula_kernels_match_the_papers(void **state)
             }
 }
 
+/* 1100 keys: blocks of one pass and of two passes both end before the last key. */
 static void test_formula_kernels_match_over_blocks(void **state)
 {
     (void)state;
-    for (int m = 0; m < GALLERY; m++)
+    for (int m = 0; m < GALLERY; m++) {
         check_formula(m, CAUSAL, 257, 257, NULL, 1, PK_F32);
+        check_formula(m, CACHE, 70, 1100, NULL, 1, PK_F32);
+    }
 }
 
 static void test_formula_kernels_match_at_every_level(void **state)

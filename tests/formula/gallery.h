@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdbool.h>
 
-#define KEYS 257
+#define KEYS 1100
 #define STEP 1e-30 /* of complex steps */
 
 typedef double complex z;

@@ -102,12 +102,43 @@ static void rows_begin(const struct formula *f, struct state *t, int64_t n)
     }
 }
 
-/* Programs subtract the shift; it is 0 for a row without visible keys. */
-static void shift_end(struct state *t, int64_t n)
+/* Programs subtract the shift; it is 0 for a row without visible keys. Of n queries from `at` on. */
+static void shift_end(struct state *t, int64_t at, int64_t n)
 {
-    for (int64_t i = 0; t->m && i < cpu_round_up(n, TILE); i++)
+    for (int64_t i = at; t->m && i < at + cpu_round_up(n, TILE); i++)
         if (t->m[i] == -INFINITY)
             t->m[i] = 0;
+}
+
+/* One pass over a tile: 0 gathers the row functions of two passes; 1 replaces S by F, and gathers those of one pass. */
+static void pass_tile(const struct formula *f, struct state *x, const struct view *w, int pass, int64_t at,
+                      int64_t k0, real *s, real *acc)
+{
+    const struct pk_formula_plan *p = f->plan;
+    const struct ready *program = pass == 0 ? &x->sums : &x->value;
+    const bool gathers = p->rows && (pass == 0 || !p->two_passes);
+    const int64_t nv = cpu_div_up(w->lanes, W);
+
+    if (p->shift && (pass == 0 || !p->two_passes))
+        shift_tile(f, x, w, at, k0, s, acc);
+    if (pass == 1 && p->two_passes)
+        shift_end(x, at, w->lanes);
+    run_tile_part(program, &x->l, nv, k0, w->n);
+    for (int64_t r0 = 0; r0 < w->n; r0 += ROWS) {
+        const int64_t n = cpu_min(ROWS, w->n - r0);
+        real *target[2] = {pass ? s + r0 * TILE : NULL, NULL};
+        struct operand r[PK_FORMULA_RESULTS];
+
+        x->l.at[PK_LEAF_S] = s + r0 * TILE;
+        x->l.line = w->n - 1 - r0;
+        if (program->reads_j)
+            block_keys(x, k0 + r0, n);
+        run_block(program, &x->l, n, nv, x->slot, target, r);
+        if (gathers)
+            rows_block(f, x, w, at, k0, r0, n, r + pass);
+        if (pass)
+            put_block(w, r0, n, r[0], s);
+    }
 }
 
 static void forward_task(void *arg, int64_t task, int thread)
@@ -134,18 +165,16 @@ static void forward_task(void *arg, int64_t task, int thread)
     if (j->a->causal)
         end = cpu_max(0, cpu_min(end, q1 + shift));
     memset(t.acc, 0, (size_t)(cpu_round_up(q1 - q0, TILE) * j->ld) * sizeof(real));
-    for (int pass = p->two_passes ? 0 : 1; pass < 2; pass++) {
-        const bool gathers = p->rows && (pass == 0 || !p->two_passes);
-        const struct ready *program = pass == 0 ? &x.sums : &x.value;
+    /* A tile that holds all keys takes both passes at once, over the same S. */
+    for (int sweep = p->two_passes && end > j->keys ? 0 : 1; sweep < 2; sweep++) {
+        const int first = p->two_passes && end <= j->keys ? 0 : sweep;
 
-        if (pass == 1 && p->two_passes)
-            shift_end(&x, q1 - q0);
         for (int64_t k0 = 0; k0 < end; k0 += j->keys) {
             int64_t kn = cpu_min(j->keys, end - k0);
 
             load_keys(j, &t, b, h, k0, kn, false);
             for (int64_t i0 = q0; i0 < q1; i0 += TILE) {
-                const int64_t lanes = cpu_min(TILE, q1 - i0), at = i0 - q0, nv = cpu_div_up(lanes, W);
+                const int64_t lanes = cpu_min(TILE, q1 - i0), at = i0 - q0;
                 const struct view w = view_of(j, b, shift, i0, lanes, k0, kn);
                 real *acc = t.acc + at * j->ld;
 
@@ -157,25 +186,9 @@ static void forward_task(void *arg, int64_t task, int thread)
                 if (j->bias)
                     add_bias(j, &w, h, i0, k0, t.s);
                 state_tile(f, &x, at);
-                if (p->shift && (pass == 0 || !p->two_passes))
-                    shift_tile(f, &x, &w, at, k0, t.s, acc);
-                run_tile_part(program, &x.l, nv, k0, w.n);
-                for (int64_t r0 = 0; r0 < w.n; r0 += ROWS) {
-                    const int64_t n = cpu_min(ROWS, w.n - r0);
-                    real *target[2] = {pass ? t.s + r0 * TILE : NULL, NULL};
-                    struct operand r[PK_FORMULA_RESULTS];
-
-                    x.l.at[PK_LEAF_S] = t.s + r0 * TILE;
-                    x.l.line = w.n - 1 - r0;
-                    if (program->reads_j)
-                        block_keys(&x, k0 + r0, n);
-                    run_block(program, &x.l, n, nv, x.slot, target, r);
-                    if (gathers)
-                        rows_block(f, &x, &w, at, k0, r0, n, r + pass);
-                    if (pass)
-                        put_block(&w, r0, n, r[0], t.s);
-                }
-                if (pass == 0)
+                for (int pass = first; pass <= sweep; pass++)
+                    pass_tile(f, &x, &w, pass, at, k0, t.s, acc);
+                if (sweep == 0)
                     continue;
                 if (p->two_passes)
                     mend_rows(f, &x, at, &w, t.s);
@@ -187,7 +200,7 @@ static void forward_task(void *arg, int64_t task, int thread)
             }
         }
     }
-    shift_end(&x, q1 - q0);
+    shift_end(&x, 0, q1 - q0);
     for (int64_t i0 = q0; i0 < q1; i0 += TILE) {
         const int64_t lanes = cpu_min(TILE, q1 - i0), at = i0 - q0;
 

@@ -19,6 +19,8 @@
 #include "kernels/backend/cpu/attention_tile.h"
 #include "kernels/formula/formula.h"
 
+#define KEYS_TWICE                                                                                           \
+    1024        /* keys of a block of a formula of two passes: up to here S is computed once for both */
 #define ROWS 16 /* keys of a block: 1024 elements, so that a few buffers fit the first cache level */
 #define BLOCK (ROWS * TILE)
 
@@ -563,6 +565,8 @@ static inline void formula_shape(struct formula *f, const struct pk_call *c)
     f->plan = f->attr->plan;
     f->scalars = f->j.scale;
     f->j.scale = NULL;
+    if (f->plan->two_passes)
+        f->j.keys = cpu_min(KEYS_TWICE, cpu_max(1, f->j.nk));
     f->kept = formula_kept(f->plan);
     f->reads = leaves_read(&f->plan->exponent) | leaves_read(&f->plan->value) | leaves_read(&f->plan->sums) |
                leaves_read(&f->plan->turn) | leaves_read(&f->plan->before) |

@@ -103,56 +103,89 @@ static void products(struct pair *p, const struct view *w, int64_t i0, int64_t l
     }
 }
 
-/* The sums of `before` over the keys: D of one pass, dr_k of two. */
-static void sweep(struct pair *p)
+static void sweep_begin(struct pair *p)
 {
-    const struct formula *f = p->f;
-    const struct attention *j = &f->j;
     struct state *x = &p->x;
-    const bool two = f->plan->two_passes;
 
-    for (int64_t i = 0; i < cpu_round_up(j->nq, TILE); i++) {
+    for (int64_t i = 0; i < cpu_round_up(p->f->j.nq, TILE); i++) {
         x->d[i] = 0;
-        for (int k = 0; k < f->plan->rows; k++)
+        for (int k = 0; k < p->f->plan->rows; k++)
             x->drow[k][i] = 0;
     }
+}
+
+/* Adds the sums of `before` over a tile's keys: D of one pass, dr_k of two. */
+static void sweep_tile(struct pair *p, const struct view *w, int64_t i0, int64_t k0)
+{
+    const struct formula *f = p->f;
+    struct state *x = &p->x;
+    const int64_t nv = cpu_div_up(w->lanes, W);
+
+    state_tile(f, x, i0);
+    run_tile_part(&x->before, &x->l, nv, k0, w->n);
+    for (int64_t r0 = 0; r0 < w->n; r0 += ROWS) {
+        const int64_t n = cpu_min(ROWS, w->n - r0);
+        real *none[2] = {NULL, NULL};
+        struct operand r[PK_FORMULA_RESULTS];
+
+        x->l.at[PK_LEAF_S] = p->t.s + r0 * TILE;
+        x->l.at[PK_LEAF_DA] = p->t.g + r0 * TILE;
+        x->l.line = w->n - 1 - r0;
+        if (x->before.reads_j)
+            block_keys(x, k0 + r0, n);
+        run_block(&x->before, &x->l, n, nv, x->slot, none, r);
+        for (int k = 0; k < f->plan->before.results; k++)
+            sum_block(w, r0, n, r[k], (f->plan->two_passes ? x->drow[k] : x->d) + i0);
+    }
+}
+
+/* Completes the sums of n queries from i0 on. */
+static void sweep_end(struct pair *p, int64_t i0, int64_t n)
+{
+    struct state *x = &p->x;
+    const bool two = p->f->plan->two_passes;
+
+    for (int64_t i = i0; i < i0 + n; i++)
+        for (int k = 0; k < p->f->plan->rows; k++)
+            if (x->live[i] == 0 || (two && x->row[k][i] == 0 && !isfinite((double)x->drow[k][i])))
+                x->drow[k][i] = 0;
+}
+
+static void sweep(struct pair *p)
+{
+    const struct attention *j = &p->f->j;
+
     for (int64_t k0 = 0; k0 < p->end; k0 += j->keys) {
         const int64_t kn = cpu_min(j->keys, p->end - k0);
 
         load_keys(j, &p->t, p->b, p->h, k0, kn, true);
         for (int64_t i0 = 0; i0 < j->nq; i0 += TILE) {
-            const int64_t lanes = cpu_min(TILE, j->nq - i0), nv = cpu_div_up(lanes, W);
+            const int64_t lanes = cpu_min(TILE, j->nq - i0);
             const struct view w = view_of(j, p->b, p->shift, i0, lanes, k0, kn);
 
             if (w.n == 0)
                 continue;
             products(p, &w, i0, lanes, k0, NULL);
-            state_tile(f, x, i0);
-            run_tile_part(&x->before, &x->l, nv, k0, w.n);
-            for (int64_t r0 = 0; r0 < w.n; r0 += ROWS) {
-                const int64_t n = cpu_min(ROWS, w.n - r0);
-                real *none[2] = {NULL, NULL};
-                struct operand r[PK_FORMULA_RESULTS];
-
-                x->l.at[PK_LEAF_S] = p->t.s + r0 * TILE;
-                x->l.at[PK_LEAF_DA] = p->t.g + r0 * TILE;
-                x->l.line = w.n - 1 - r0;
-                if (x->before.reads_j)
-                    block_keys(x, k0 + r0, n);
-                run_block(&x->before, &x->l, n, nv, x->slot, none, r);
-                for (int k = 0; k < f->plan->before.results; k++)
-                    sum_block(&w, r0, n, r[k], (two ? x->drow[k] : x->d) + i0);
-            }
+            sweep_tile(p, &w, i0, k0);
         }
     }
-    for (int64_t i = 0; i < j->nq; i++)
-        for (int k = 0; k < f->plan->rows; k++)
-            if (x->live[i] == 0 || (two && x->row[k][i] == 0 && !isfinite((double)x->drow[k][i])))
-                x->drow[k][i] = 0;
+    sweep_end(p, 0, j->nq);
 }
 
-/* Computes D and, with one pass, dr_k and the scalars' part through G. */
-static void turn_back(struct pair *p, double *dscalar)
+/* Whether a tile of the second sweep can take the first, too: of two passes, where it holds all keys and needs no other
+ * dP. */
+static bool sweeps_once(const struct pair *p)
+{
+    const struct pk_formula_plan *plan = p->f->plan;
+    bool once = plan->two_passes && !plan->needs_d && p->end <= p->f->j.keys;
+
+    for (int64_t i = 0; once && i < p->f->j.nq; i++)
+        once = p->x.g[i] == 1 || p->x.live[i] == 0;
+    return once;
+}
+
+/* Computes D and, with one pass, dr_k and the scalars' part through G. once: dr_k is left to backward_pair. */
+static void turn_back(struct pair *p, bool once, double *dscalar)
 {
     const struct formula *f = p->f;
     const struct attention *j = &f->j;
@@ -172,8 +205,11 @@ static void turn_back(struct pair *p, double *dscalar)
         unknown = x->g[i] == 0;
         x->d[i] = (real)(sum / (double)x->g[i]);
     }
-    if (unknown && (plan->needs_d || plan->rows))
-        sweep(p);
+    if (unknown && (plan->needs_d || plan->rows)) {
+        sweep_begin(p);
+        if (!once)
+            sweep(p);
+    }
     for (int64_t i = 0; i < j->nq; i++)
         if (x->live[i] == 0)
             x->d[i] = 0;
@@ -291,7 +327,7 @@ static void backward_pair(const struct formula *f, int64_t b, int64_t h, int thr
     real *dv = j->dv.p + b * j->dv.sb + h * j->dv.sh, inner = 1;
     double dscalar[PK_FORMULA_PARAMS] = {0}, through[PK_FORMULA_PARAMS] = {0};
     struct tile *t = &p.t;
-    bool equal = f->plan->rows == 0 && !j->bias;
+    bool equal = f->plan->rows == 0 && !j->bias, once;
 
     tile_scratch(j, t, &scratch);
     state_scratch(f, &p.x, &scratch);
@@ -302,7 +338,8 @@ static void backward_pair(const struct formula *f, int64_t b, int64_t h, int thr
     state_head(f, &p.x, h);
     state_rows(f, &p.x, b, 0, j->nq);
     load_rows_of(f, &p.x, b, h);
-    turn_back(&p, through);
+    once = sweeps_once(&p);
+    turn_back(&p, once, through);
     /* If G is equal for all rows and dS depends only on DA, G is applied to the results. */
     for (int64_t i = 0; i < j->nq; i++)
         equal = equal && p.x.g[i] == p.x.g[0];
@@ -325,6 +362,10 @@ static void backward_pair(const struct formula *f, int64_t b, int64_t h, int thr
             if (w.n == 0)
                 continue;
             products(&p, &w, i0, lanes, k0, p.x.g + i0);
+            if (once) {
+                sweep_tile(&p, &w, i0, k0);
+                sweep_end(&p, i0, lanes);
+            }
             backward_tile(&p, &w, i0, k0, dscalar);
             if (j->rng)
                 drop_tile(&w, t->kept, p.draw.factor, t->s);

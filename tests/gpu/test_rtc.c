@@ -20,6 +20,8 @@
 #include "tests/formula/gallery.h"
 #include "tests/gpu/cubin.h"
 
+#define LIMIT_MS INT64_C(600000) /* a loaded machine is no failure */
+
 static char folder[64];
 
 static void need_nvrtc(void)
@@ -70,7 +72,7 @@ static bool compile(const char *source, int sm, const char *where, struct pd_buf
     bool cached = false;
 
     pd_buf_init(code, 0);
-    if (cuda_rtc_compile(source, sm, where, CUDA_RTC_LIMIT_MS, code, &cached, &why) != PD_OK)
+    if (cuda_rtc_compile(source, sm, where, LIMIT_MS, code, &cached, &why) != PD_OK)
         fail_msg("%s", why.text);
     return cached;
 }
@@ -102,22 +104,25 @@ static int kernels_of(const struct pd_buf *code, struct cubin_kernel *ret)
     return n;
 }
 
-/* Bytes that spills.txt allows a kernel of x^3; 0 if it has no line. -1: the file was written for another NVRTC. */
-static int allowed(int sm, const char *kernel)
+/* Bytes that spills.txt has for a kernel of this formula ("": x^3), 0 if it has no line. -1: the file was written for another
+ * NVRTC. */
+static int listed(int sm, const char *kernel, const char *text)
 {
-    char line[256], file[64], name[128], version[32], known[32] = "";
+    char line[512], file[64], name[128], of[400], version[32], known[32] = "";
     FILE *f = fopen(SPILLS, "r");
     int bytes = 0, got;
 
     assert_non_null(f);
     assert_int_equal(cuda_rtc_version(version, sizeof version, NULL), PD_OK);
     while (fgets(line, sizeof line, f)) {
-        const char *of = strstr(line, "Of nvcc V");
+        const char *nvcc = strstr(line, "Of nvcc V");
 
-        if (of)
-            (void)sscanf(of, "Of nvcc V%31[0-9.]", known);
-        if (line[0] != '#' && sscanf(line, "%63s %127s %d", file, name, &got) == 3 &&
-            !strcmp(file, sm == 90 ? "formula/sm_90a" : "formula/sm_80") && !strcmp(name, kernel))
+        if (nvcc)
+            (void)sscanf(nvcc, "Of nvcc V%31[0-9.]", known);
+        of[0] = '\0';
+        if (line[0] != '#' && sscanf(line, "%63s %127s %d %399[^\n]", file, name, &got, of) >= 3 &&
+            !strcmp(file, sm == 90 ? "formula/sm_90a" : "formula/sm_80") && !strcmp(name, kernel) &&
+            !strcmp(of, text))
             bytes = got;
     }
     fclose(f);
@@ -210,22 +215,28 @@ static void test_rtc_does_without_its_folder(void **state)
 static struct cubin_kernel power[2][CUDA_FORMULA_PARTS][KERNELS_MOST];
 static int powers[2][CUDA_FORMULA_PARTS];
 
-/* Registers that x^3 spills are known; one that spills less asks for another line. */
+/* A kernel that has less than its line in spills.txt asks for another line. */
+static void check_stack(const char *text, int sm, const struct cubin_kernel *k, int most)
+{
+    const int line = listed(sm, k->name, text);
+
+    if (line < 0) {
+        print_message("skipped: spills.txt was written for another NVRTC\n");
+        return;
+    }
+    if (k->stack_bytes > (line > most ? line : most) || k->stack_bytes < line)
+        fail_msg("'%s', sm %d: %s has %d bytes of stack; spills.txt says %d, x^3 has %d",
+                 *text ? text : "x^3", sm, k->name, k->stack_bytes, line, most);
+}
+
 static void measure_power(int sm, enum cuda_formula_part part, const struct pd_buf *code)
 {
     struct cubin_kernel *k = power[sm == 90][part];
     const int n = powers[sm == 90][part] = kernels_of(code, k);
 
     assert_int_equal(n, cuda_formula_kernels(part));
-    for (int i = 0; i < n; i++) {
-        const int known = allowed(sm, k[i].name);
-
-        if (known < 0)
-            print_message("skipped: spills.txt was written for another NVRTC\n");
-        else if (k[i].stack_bytes != known)
-            fail_msg("x^3, sm %d: %s has %d bytes of stack, spills.txt says %d", sm, k[i].name,
-                     k[i].stack_bytes, known);
-    }
+    for (int i = 0; i < n; i++)
+        check_stack("", sm, &k[i], 0);
 }
 
 static void compare_with_power(const char *text, int sm, enum cuda_formula_part part,
@@ -238,13 +249,12 @@ static void compare_with_power(const char *text, int sm, enum cuda_formula_part 
     assert_int_equal(n, powers[sm == 90][part]);
     for (int i = 0; i < n; i++) {
         assert_string_equal(own[i].name, k[i].name);
-        if (own[i].stack_bytes > k[i].stack_bytes)
-            fail_msg("'%s', sm %d: %s has %d bytes of stack, that of x^3 has %d", text, sm, own[i].name,
-                     own[i].stack_bytes, k[i].stack_bytes);
+        check_stack(text, sm, &own[i], k[i].stack_bytes);
     }
 }
 
-/* Every part, of plans of each kind. A formula of one pass and at most SHORT instructions spills what x^3 spills. */
+/* Every part, of plans of each kind. A formula of one pass and at most SHORT instructions spills what x^3 spills, but for what
+ * spills.txt has. */
 #define SHORT 12
 static void test_rtc_compiles_the_gallery(void **state)
 {

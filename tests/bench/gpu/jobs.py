@@ -3,7 +3,8 @@ pipeline, and scaling over GPUs. Needs no PyTorch.
 
     python3 tests/bench/gpu/jobs.py --inputs DIR [--out FILE] [--seconds N] [--flag=FLAG ...] [--dry]
 
-DIR holds mnist/ and text.txt (tests/gpu/prepare). --flag is passed on to polyd. --dry: tiny jobs.
+DIR holds mnist/ and text.txt (tests/gpu/prepare); without them the jobs run on digits and text that polyd makes, and their
+rows have "data": "generated". --flag is passed on to polyd. --dry: tiny jobs.
 """
 import argparse
 import atexit
@@ -22,7 +23,7 @@ BUILD = os.environ.get("POLYD_BUILD", "build/gpu")
 
 
 class Daemon:
-    """A polyd of our own; its workers end with it."""
+    """A polyd of our own; its workers end with it. inputs: a folder of data, or None."""
 
     def __init__(self, inputs, flags):
         with socket.socket() as s:
@@ -32,7 +33,8 @@ class Daemon:
         self.log = open(os.path.join(self.state, "polyd.log"), "w")
         self.jobs = []
         self.process = subprocess.Popen([os.path.join(BUILD, "bin", "polyd"), f"--port={self.port}", f"--state-dir={self.state}",
-                                         f"--data.sets={os.path.abspath(inputs)}", *flags], stdout=self.log, stderr=self.log)
+                                         *([f"--data.sets={os.path.abspath(inputs)}"] if inputs else []), *flags],
+                                        stdout=self.log, stderr=self.log)
         atexit.register(self.stop)
         until = time.monotonic() + 60
         while time.monotonic() < until:
@@ -107,17 +109,20 @@ class Daemon:
             self.process.wait()
 
 
+DIGITS = {"dataset": "mnist", "path": "sets/mnist"}
+TEXT = {"dataset": "text", "path": "sets/text.txt", "tokenizer": "bytes", "split": {"rule": "fraction", "train": 0.9, "val": 0.01}}
+
+
 def vit(name, steps, preset, extra, **resources):
     return {"name": name, "model": {"preset": preset, "patch": 7, **extra}, "attention": {"activation": "poly", "degree": 3, "scale": "fixed"},
-            "data": {"dataset": "mnist", "path": "sets/mnist"}, "diagnostics": {"every": 0},
+            "data": dict(DIGITS), "diagnostics": {"every": 0},
             "train": {"steps": steps, "batch": 256, "precision": "bf16", "eval_every": steps, "optimizer": {"name": "adamw", "lr": 1e-3}},
             "resources": {"device": "cuda", **resources}}
 
 
 def gpt(name, steps, model, batch, **resources):
     return {"name": name, "model": model, "attention": {"activation": "poly", "degree": 3, "scale": "fixed"},
-            "data": {"dataset": "text", "path": "sets/text.txt", "tokenizer": "bytes", "split": {"rule": "fraction", "train": 0.9, "val": 0.01}},
-            "diagnostics": {"every": 0}, "train": {"steps": steps, "batch": batch, "precision": "bf16", "eval_every": steps,
+            "data": dict(TEXT), "diagnostics": {"every": 0}, "train": {"steps": steps, "batch": batch, "precision": "bf16", "eval_every": steps,
                                                   "optimizer": {"name": "adamw", "lr": 1e-4}},
             "resources": {"device": "cuda", **resources}}
 
@@ -169,15 +174,21 @@ def main():
     until = time.monotonic() + o.seconds
     failed = 0
 
+    given = os.path.isdir(os.path.join(o.inputs, "mnist"))
+    if not given:
+        for data, name in ((DIGITS, "digits_gen"), (TEXT, "text_gen")):
+            data.clear()
+            data["dataset"] = name
+
     def add(**row):
-        row = {**row, "date": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), **({"dry": True} if o.dry else {})}
+        row = {**row, **({} if given else {"data": "generated"}), "date": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), **({"dry": True} if o.dry else {})}
         if out:
             out.write(json.dumps(row) + "\n")
             out.flush()
         print("  ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items()), flush=True)
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that atexit ends the daemon
-    d = Daemon(o.inputs, o.flag)
+    d = Daemon(o.inputs if given else None, o.flag)
     small = {"preset": "vit_micro", "extra": {"width": 16, "depth": 1, "heads": 1, "patch": 14}} if o.dry else \
         {"preset": "vit_small", "extra": {}}
     words = {"preset": "gpt_micro", "width": 32, "depth": 1, "heads": 2, "context": 32} if o.dry else \

@@ -331,6 +331,22 @@ static void test_widen_rows_in_parts(void **state)
     check_parts(&t, 0, 0.5);
 }
 
+/* A batch of none: the sums are 0, and nothing else is written. */
+static void test_widen_no_rows(void **state)
+{
+    struct item t = {.op = PK_OP_SUM, .n_in = 1, .n_out = 1, .half_in = 1};
+
+    (void)state;
+    t.attr.reduce.axes = 1;
+    t.in[0] = numbers(PK_SHAPE(0, 24));
+    t.out[0] = PK_SHAPE(24);
+    check(&t);
+    t = (struct item){.op = PK_OP_SOFTMAX, .n_in = 1, .n_out = 1, .half_in = 1, .half_out = 1};
+    t.in[0] = numbers(PK_SHAPE(0, 24));
+    t.out[0] = PK_SHAPE(0, 24);
+    check(&t);
+}
+
 /* Sums over rows, stored one after the other or apart. */
 static void test_widen_sums_in_parts(void **state)
 {
@@ -575,6 +591,7 @@ int main(void)
         cmocka_unit_test_teardown(test_widen_norm_and_its_derivative, rig_reset),
         cmocka_unit_test_teardown(test_widen_attention, rig_reset),
         cmocka_unit_test_teardown(test_widen_rows_in_parts, rig_reset),
+        cmocka_unit_test_teardown(test_widen_no_rows, rig_reset),
         cmocka_unit_test_teardown(test_widen_sums_in_parts, rig_reset),
         cmocka_unit_test_teardown(test_widen_gradients_of_norms_in_parts, rig_reset),
         cmocka_unit_test_teardown(test_widen_losses_in_parts, rig_reset),

@@ -312,7 +312,7 @@ static void job_shape(struct job *j, const struct cpu_ops *ops, const struct pk_
     j->ops = ops;
     j->c = c;
     j->p = parts_of(c);
-    j->count = cpu_div_up(j->p.all, j->p.rows);
+    j->count = j->p.rows < j->p.all ? cpu_div_up(j->p.all, j->p.rows) : 1; /* there may be no rows */
     j->alone = j->count >= (int64_t)PARTS_EACH * cpu_threads_of(b);
     if (b)
         j->part_backend = *b;

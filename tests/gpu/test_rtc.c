@@ -286,7 +286,7 @@ static void test_rtc_compiles_the_gallery(void **state)
     assert_true(compared >= (full ? 2 * 3 * 20 : 3));
 }
 
-/* NVRTC cannot be interrupted: whoever waits for it gives up, and the next compilation is not disturbed. */
+/* NVRTC cannot be interrupted: at the limit the caller stops waiting, and the next compilation is not affected. */
 static void test_rtc_gives_up_after_its_limit(void **state)
 {
     pid_t child = fork();

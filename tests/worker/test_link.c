@@ -361,6 +361,9 @@ static void test_link_progress_goes_before_the_bye(void **state)
     assert_true(wire_get_text(payload, h.len, WIRE_TAG_PHASE, phase, sizeof phase));
     assert_string_equal(phase, "compiling");
     link_phase(f->link, NULL);
+    h = expect(f, WIRE_PROGRESS, payload, sizeof payload); /* the end of a phase is told at once */
+    assert_int_equal(wire_get_u64(payload, h.len, WIRE_TAG_STEP, 99), 0);
+    assert_false(wire_get_text(payload, h.len, WIRE_TAG_PHASE, phase, sizeof phase));
     link_progress(f->link, 8, 8, false); /* a moment later: within the interval */
     assert_int_equal(pthread_create(&thread, NULL, say_bye, f), 0);
     h = expect(f, WIRE_PROGRESS, payload, sizeof payload);

@@ -219,6 +219,18 @@ static void check(const char *text, const struct option *o, int kind, struct att
     free(plan);
 }
 
+/* POLYD_TEST_SHARE=K/N: of N processes that divide the cases, the K-th (from 0). Compiling takes most of the time on a
+ * device, and one process compiles one formula at a time. */
+static bool in_share(int number)
+{
+    const char *share = getenv("POLYD_TEST_SHARE");
+    int k = 0, n = 1;
+
+    if (share && (sscanf(share, "%d/%d", &k, &n) != 2 || n < 1 || k < 0 || k >= n))
+        fail_msg("POLYD_TEST_SHARE is K/N, not '%s'", share);
+    return number % n == k;
+}
+
 /* Distances make sense where no key is behind its query. */
 static bool of_distance(const char *text)
 {
@@ -232,16 +244,16 @@ static void test_formula_gallery(void **state)
                                             {.name = "windows, causal", .causal = true, .windows = true}};
 
     (void)state;
-    for (int m = 0; m < GALLERY + COUNT(more); m++) {
-        const char *text = m < GALLERY ? gallery[m].text : more[m - GALLERY];
+    for (int kind = 0; kind < 3; kind++)
+        for (int m = 0; m < GALLERY + COUNT(more); m++) {
+            const char *text = m < GALLERY ? gallery[m].text : more[m - GALLERY];
 
-        for (int kind = 0; kind < 3; kind++)
-            for (int o = 0; o < COUNT(options); o++) {
+            for (int o = 0; o < COUNT(options) && in_share(m); o++) {
                 if ((of_distance(text) && !options[o].causal) || (!cover_full() && o != (m + kind) % 3))
                     continue;
                 check(text, &options[o], kind, (struct attention_shape){2, 3, 37, 37, 8});
             }
-    }
+        }
 }
 
 static void test_formula_options(void **state)
@@ -258,7 +270,7 @@ static void test_formula_options(void **state)
 
     (void)state;
     for (int t = 0; t < COUNT(texts); t++)
-        for (int o = 0; o < COUNT(options); o++)
+        for (int o = 0; o < COUNT(options) && in_share(t); o++)
             for (int kind = 0; kind < 3; kind++)
                 check(texts[t], &options[o], kind, (struct attention_shape){2, 3, 35, 40, 16});
 }
@@ -271,7 +283,7 @@ static void test_formula_sizes(void **state)
 
     (void)state;
     for (int k = 0; k < COUNT(sizes); k++)
-        for (int kind = 0; kind < 3; kind++) {
+        for (int kind = 0; kind < 3 && in_share(k); kind++) {
             const struct attention_shape s = {1, 2, sizes[k][0], sizes[k][1], sizes[k][2]};
 
             check("exp(s)/rowsum(exp(s))", &causal, kind, s);

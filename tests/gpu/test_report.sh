@@ -28,6 +28,6 @@ expect "$table" '| x^3 against its materialised form, compiled, N=1024, forward 
 expect "$table" '| N=1024, x^3 against best SDPA, backward | must >= 1.2x | not measured |  |'
 expect "$table" "| Swin-T, FLOP a second over our ViT-S/16's | must >= 0.85x | 0.8x | missed: 0.94 of it |"
 expect "$table" '- FAILED: what=attention n8192  why=no memory'
-expect "$short" '4 of 58 bars measured, 1 met'
-expect "$(python3 tests/bench/gpu/report.py --dry "$file")" '6 of 58 bars measured'
+expect "$short" '4 of 64 bars measured, 1 met'
+expect "$(python3 tests/bench/gpu/report.py --dry "$file")" '6 of 64 bars measured'
 ! python3 tests/bench/gpu/report.py /nonexistent 2>/dev/null

@@ -3,7 +3,7 @@
     python3 tests/bench/gpu/attention.py [--rows GROUP[,GROUP...]] [--out FILE] [--seconds N] [--per-row S] [--dry]
 
 Groups, in order of importance: short (N = 197, 256), n1024, n8192, linear (x and x^2 in linear order, up to 65 536
-tokens), second (tangents and second derivatives, against SDPA's math), d128, degrees (x^1 .. x^5 beside each other).
+tokens), second (tangents and second derivatives, against SDPA's math), d128, degrees (x^1 .. x^5 beside each other), formula (attention by formulas beside the built-in x^3).
 
 Peers: scaled_dot_product_attention with each back end forced (the fastest is "best SDPA"), the materialised phi(q k') v
 under torch.compile, FlexAttention's logarithm trick for even powers and sigmoid. N(0,1) inputs, each peer in the
@@ -31,10 +31,11 @@ SHAPES = {
     "second": [(32, 1024, 12, 64, False)],
     "d128": [(512, 197, 6, 128, False), (64, 1024, 6, 128, False), (8, 8192, 6, 128, False)],
     "degrees": [(128, 1024, 12, 64, False)],
+    "formula": [(128, 1024, 12, 64, False), (128, 1024, 12, 64, True)],
 }
 DRY = {"short": [(1, 20, 2, 16, False)], "n1024": [(1, 33, 1, 16, False), (1, 33, 1, 16, True)], "n8192": [(1, 40, 1, 16, True)],
        "linear": [(1, 70, 1, 16, True)], "second": [(1, 17, 2, 16, False)], "d128": [(1, 18, 1, 128, False)],
-       "degrees": [(1, 20, 1, 16, False)]}
+       "degrees": [(1, 20, 1, 16, False)], "formula": [(1, 20, 2, 16, False), (1, 20, 2, 16, True)]}
 
 
 def phi_of(name, x, p, c, bias):
@@ -80,7 +81,7 @@ def flex(phi, p, n, causal):
     mask = module.create_block_mask(lambda b, h, i, j: i >= j, None, None, n, n, device=common.device) if causal else None
 
     def score(s, b, h, i, j):
-        f = s ** p if phi == "poly" else torch.sigmoid(s - math.log(n))
+        f = s ** p if phi == "poly" else torch.relu(s) / n if phi == "relu" else torch.sigmoid(s - math.log(n))
         return torch.log(f + eps)
 
     def f(q, k, v):
@@ -92,17 +93,24 @@ def flex(phi, p, n, causal):
     return f
 
 
+# name, formula, and the same by phi_of
+FORMULAS = [("formula x3", "s^3/sqrt(n)", "poly", 3), ("formula relu", "relu(s)/n", "relu", 0),
+            ("formula softmax", "exp(s)/rowsum(exp(s))", "softmax", 0)]
+
+
 def no_grad(f):
     with torch.no_grad():
         return f()
 
 
 def ours_of(group, n):
-    """name, phi, degree, form"""
+    """name, phi, degree, form or formula"""
     cubic = ("x3", "poly", 3, "quadratic")
     rest = [("sigmoid", "sigmoid", 0, "quadratic"), ("softmax", "softmax", 0, "auto"), ("x2", "poly", 2, "quadratic")]
     if group == "linear":
         return [("x1-linear", "poly", 1, "linear"), ("x2-linear", "poly", 2, "linear")] + ([cubic] if n <= 8192 else [])
+    if group == "formula":
+        return [cubic] + [(name, phi, p, text) for name, text, phi, p in FORMULAS]
     if group == "degrees":
         return [(f"x{p}", "poly", p, "quadratic") for p in range(1, 6)]
     return [cubic] + rest
@@ -120,6 +128,7 @@ class Case:
         self.dyt = self.dy.transpose(1, 2).contiguous()
         self.y, self.dqkv = polyd.empty((b, n, h, d), dtype), polyd.empty((b, n, 3, h, d), dtype)
         self.sums = polyd.empty((b, h, n), torch.float32)
+        self.kept = polyd.empty((b, h, 2, n), torch.float32) # what FORMULAS keep of a row
         self.work = 4.0 * b * h * n * n * d * (0.5 if self.causal else 1)
 
     def right(self, polyd, results, name, phi, p, c, bias, plan):
@@ -166,11 +175,13 @@ def no_such(x):
 def compiled_peers(group, n, causal):
     """Those that take a compiler ten seconds each, where a bar names them."""
     makers, peers = {}, {}
-    if group == "n1024":
+    if group in ("n1024", "formula"):
         makers["compiled x3"] = lambda: plain("poly", 3, n ** -0.5, causal, n)
     if group in ("n1024", "n8192") and (common.dry or not causal):
         makers["flex x2"] = lambda: flex("poly", 2, n, causal)
         makers["flex sigmoid"] = lambda: flex("sigmoid", 0, n, causal)
+    if group == "formula" and (common.dry or not causal):
+        makers["flex relu"] = lambda: flex("relu", 0, n, causal)
     for name, make in makers.items():
         try:
             peers[name] = make()
@@ -189,9 +200,11 @@ def forms(polyd, results, group, shape, peaks, per_row):
                     (14 if pass_ == "bwd" else 8) * case.b * case.h * n * case.d / peaks[1] / 1e9)
         runners, plans, right = {}, [], []
         for name, phi, p, form in ours_of(group, n):
-            c, bias = (1.0 if phi != "poly" else n ** -0.5), (-math.log(n) if phi == "sigmoid" else 0.0)
+            c, bias = {"poly": n ** -0.5, "relu": 1 / n}.get(phi, 1.0), (-math.log(n) if phi == "sigmoid" else 0.0)
             how = dict(phi=phi, degree=p, scale=c, bias=bias, causal=causal, form=form,
                        sums=case.sums if phi == "softmax" else None)
+            if group == "formula" and form not in common.FORM:
+                how = dict(formula=form, causal=causal, sums=case.kept)
             try:
                 plan = polyd.attention(case.qkv, y=case.y, **how)
                 plans.append(plan)

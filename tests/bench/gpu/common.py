@@ -61,7 +61,7 @@ class Attention(ctypes.Structure):
 class Polyd:
     def __init__(self):
         self.lib = ctypes.CDLL(os.path.join(BUILD, "bin", "bench_gpu.so"))
-        for name in ("shim_open", "shim_close", "shim_stream", "shim_alloc", "shim_attention", "shim_adamw", "shim_sumsq",
+        for name in ("shim_open", "shim_close", "shim_stream", "shim_alloc", "shim_attention", "shim_formula", "shim_adamw", "shim_sumsq",
                      "shim_free"):
             getattr(self.lib, name).restype = VP
         self.lib.shim_workspace.restype = I64
@@ -100,11 +100,13 @@ class Polyd:
         return self.empty(shape, dtype).zero_()
 
     def attention(self, qkv, pass_="fwd", y=None, sums=None, dy=None, dqkv=None, tangent=None, ddy=None, phi="poly",
-                  degree=3, scale=1.0, bias=0.0, causal=False, form="auto"):
+                  degree=3, scale=1.0, bias=0.0, causal=False, form="auto", formula=None):
         b, n, _, h, d = qkv.shape
         ptr = lambda t: None if t is None else t.data_ptr()
         a = Attention(b, n, h, d, PHI[phi], degree, FORM[form], causal, PASS[pass_], DTYPE[qkv.dtype], scale, bias,
                       ptr(qkv), ptr(y), ptr(sums), ptr(dy), ptr(dqkv), ptr(tangent), ptr(ddy))
+        if formula:
+            return self.check(self.lib.shim_formula(VP(self.handle), ctypes.byref(a), formula.encode(), self.error, I64(ERROR)))
         return self.check(self.lib.shim_attention(VP(self.handle), ctypes.byref(a), self.error, I64(ERROR)))
 
     def tensors(self, name, sizes, *lists):

@@ -66,9 +66,9 @@ def rate(n):
     return f
 
 
-def against(n, ours, theirs, causal=False):
+def against(n, ours, theirs, causal=False, group=None):
     def f(rows, pass_):
-        a, b = attention(rows, n, pass_, causal, ours), attention(rows, n, pass_, causal, theirs)
+        a, b = (attention(rows, n, pass_, causal, name, group=group) for name in (ours, theirs))
         return over(b and b["ms"], a and a["ms"])
     return f
 
@@ -176,6 +176,12 @@ BARS = [
     ("sigmoid against best SDPA, N=1024", BWD, "x", ">=", 1.0, 1.15, vs_sdpa(1024, False, "polyd sigmoid")),
     ("x^1 .. x^5, slowest over fastest, N=1024", FWD, "x", "<=", 1.05, None, degrees),
     ("x^1 .. x^5, slowest over fastest, N=1024", BWD, "x", "<=", 1.05, None, degrees),
+    ("x^3 as a formula, time over the built-in's, N=1024", FWD, "x", "<=", 1.05, None, against(1024, "polyd x3", "polyd formula x3", group="formula")),
+    ("x^3 as a formula, time over the built-in's, N=1024", BWD, "x", "<=", 1.05, None, against(1024, "polyd x3", "polyd formula x3", group="formula")),
+    ("relu(s)/n as a formula against FlexAttention's trick, N=1024", FWD, "x", ">=", 2.0, None, against(1024, "polyd formula relu", "flex relu", group="formula")),
+    ("relu(s)/n as a formula against FlexAttention's trick, N=1024", BWD, "x", ">=", 2.0, None, against(1024, "polyd formula relu", "flex relu", group="formula")),
+    ("x^3 as a formula against its materialised form, compiled", FWD, "x", ">=", 6.0, None, against(1024, "polyd formula x3", "compiled x3", group="formula")),
+    ("x^3 as a formula against its materialised form, compiled", BWD, "x", ">=", 6.0, None, against(1024, "polyd formula x3", "compiled x3", group="formula")),
     ("x linear, N=8192, forward and backward, against best SDPA", ONE, "x", ">=", 20, 35, linear(8192, False, "polyd x1-linear")),
     ("x linear, N=8192 causal, the same", ONE, "x", ">=", 8, 15, linear(8192, True, "polyd x1-linear")),
     ("x^2 linear, N=8192, the same", ONE, "x", ">=", 1.8, 3, linear(8192, False, "polyd x2-linear")),

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "kernels/backend/load.h"
+#include "kernels/formula/formula.h"
 #include "kernels/graph/tensor.h"
 
 #define SHIM __attribute__((visibility("default")))
@@ -27,10 +28,12 @@ struct shim_plan {
     struct pk_view *views;
     void *workspace;
     size_t workspace_bytes;
+    struct pk_formula_plan *formula; /* of attention by a formula */
 };
 
 /* What one attention does. qkv, dqkv and the tangent are packed (b, n, 3, h, d), y, dy and their derivatives
- * (b, n, h, d); sums (b, h, n) f32, for softmax. */
+ * (b, n, h, d); sums (b, h, n) f32, for softmax; for a formula (b, h, R, n) of the R values that its plan keeps of a row,
+ * at most 8. */
 enum shim_pass {
     SHIM_FORWARD,  /* qkv -> y, sums */
     SHIM_BACKWARD, /* qkv, y, dy, sums -> dqkv */
@@ -59,6 +62,9 @@ SHIM int shim_tf32(struct shim *s, int on, char *error, size_t size);
 SHIM int shim_sync(struct shim *s, char *error, size_t size);
 SHIM struct shim_plan *shim_attention(struct shim *s, const struct shim_attention *a, char *error,
                                       size_t size);
+/* Forward or backward with a formula without learned scalars in place of phi, degree, scale and bias. Compiles its kernels. */
+SHIM struct shim_plan *shim_formula(struct shim *s, const struct shim_attention *a, const char *text,
+                                    char *error, size_t size);
 SHIM struct shim_plan *shim_adamw(struct shim *s, int tensors, const int64_t *sizes, void *const *p,
                                   void *const *g, void *const *m, void *const *v, const void *hyper,
                                   const void *gate, char *error, size_t size);
@@ -132,6 +138,7 @@ struct shim_plan *shim_free(struct shim_plan *p)
             p->shim->api->free(p->shim->backend, p->workspace);
         free(p->calls);
         free(p->views);
+        free(p->formula);
         free(p);
     }
     return NULL;
@@ -229,6 +236,70 @@ struct shim_plan *shim_attention(struct shim *s, const struct shim_attention *a,
     if (a->pass == SHIM_SECOND)
         out[c->n_out++] = pk_view_dense(a->ddy, dtype, one);
     return plan_ready(p, error, size);
+}
+
+struct shim_plan *shim_formula(struct shim *s, const struct shim_attention *a, const char *text, char *error,
+                               size_t size)
+{
+    const struct pk_shape packed = PK_SHAPE(a->b, a->n, 3, a->h, a->d),
+                          one = PK_SHAPE(a->b, a->n, a->h, a->d);
+    const enum pk_dtype dtype = (enum pk_dtype)a->dtype;
+    const bool back = a->pass == SHIM_BACKWARD;
+    struct shim_plan *p = plan_new(s, 1, 8);
+    struct pk_formula *f = NULL;
+    struct pk_formula_fault fault;
+    struct pd_why why = {"no memory"};
+    int64_t rows;
+    struct pk_view kept, *out;
+    struct pk_call *c;
+
+    if (!p) {
+        said(&why, error, size);
+        return NULL;
+    }
+    p->formula = calloc(1, sizeof *p->formula);
+    if (pk_formula_parse(text, strlen(text), PK_FORMULA_ACTIVATION, false, NULL, 0, &f, &fault) != PD_OK) {
+        snprintf(error, size, "%s", fault.text);
+        return shim_free(p);
+    }
+    if (!p->formula || pk_formula_plan(f, p->formula, &why) != PD_OK) {
+        pk_formula_free(f);
+        said(&why, error, size);
+        return shim_free(p);
+    }
+    pk_formula_free(f);
+    c = p->calls;
+    out = p->views + 5;
+    p->attr.formula.plan = p->formula;
+    p->attr.formula.n = a->n;
+    p->attr.formula.layers = 1;
+    p->attr.attention = (struct pk_attention_attr){.phi = PK_PHI_SIGMOID,
+                                                   .tau = 1.0 / __builtin_sqrt((double)a->d),
+                                                   .scale = 1,
+                                                   .causal = a->causal != 0,
+                                                   .packed = true};
+    *c = (struct pk_call){
+        .op = back ? PK_OP_FORMULA_BWD : PK_OP_FORMULA, .attr = &p->attr, .in = p->views, .out = out};
+    rows = p->formula->rows + p->formula->shift;
+    for (int k = 0; k < p->formula->rows; k++)
+        rows += p->formula->row[k] == PK_ROW_MAX;
+    kept = pk_view_dense(a->sums, PK_F32, PK_SHAPE(a->b, a->h, rows, a->n));
+    p->views[c->n_in++] = pk_view_dense(a->qkv, dtype, packed);
+    if (back) {
+        p->views[c->n_in++] = pk_view_dense(a->y, dtype, one);
+        p->views[c->n_in++] = pk_view_dense(a->dy, dtype, one);
+    }
+    if (back && rows)
+        p->views[c->n_in++] = kept;
+    out[c->n_out++] = back ? pk_view_dense(a->dqkv, dtype, packed) : pk_view_dense(a->y, dtype, one);
+    if (!back && rows)
+        out[c->n_out++] = kept;
+    p = plan_ready(p, error, size);
+    if (p && s->api->compile && s->api->compile(s->backend, p->calls, 1, NULL, NULL, &why) != PD_OK) {
+        said(&why, error, size);
+        return shim_free(p);
+    }
+    return p;
 }
 
 /* AdamW, or with v NULL momentum SGD with decoupled decay. */

@@ -1,5 +1,5 @@
 /* rtc_bench [--each] [ROUNDS [PATTERN]]: what NVRTC makes of the formulas of the gallery for sm 80 and sm 90a, in bf16,
- * without a device. For each formula and architecture:
+ * without a device. sm_90a* are the kernels of sm 90 alone, of the formulas that have them, with the tiles of long rows. For each formula and architecture:
  *   forward, backward, diagnostics  CPU time of compiling the kernels of this part; of the process, NVRTC's threads included
  *   again    the longest wall time of one part that is found in the cache: its source is printed, its file read and checked
  *   stack    bytes of stack: registers that are spilled, and arrays; with the kernels that have some
@@ -24,8 +24,12 @@
 #define ROUNDS_MOST 32
 #define KERNELS_MOST 16
 #define LIMIT_MS INT64_C(600000) /* a loaded machine is no failure here */
+#define PARTS 3
 
-static const char *const part_name[CUDA_FORMULA_PARTS] = {"forward", "backward", "diagnostics"};
+static const char *const part_name[PARTS] = {"forward", "backward", "diagnostics"};
+/* sm 80; sm 90 by the kernels of any device; sm 90 by its own, which only some formulas have, and without diagnostics. */
+enum { SM_80, SM_90, SM_90_OWN, ARCHS };
+static const char *const arch_name[ARCHS] = {"sm_80", "sm_90a", "sm_90a*"};
 static char folder[] = "/tmp/polyd-rtc-bench-XXXXXX";
 
 static void die(const char *what, const char *why)
@@ -101,8 +105,24 @@ struct part {
     double compile_ms, found_ms; /* CPU time; wall time */
 };
 
-static struct part measure(const struct pk_formula_plan *plan, int sm, enum cuda_formula_part part,
-                           int rounds)
+/* The program of a part; whether there is one. */
+static bool program_of(const struct pk_formula_plan *plan, int arch, int part, struct cuda_program *ret)
+{
+    const bool alone =
+        !plan->rows && !plan->shift && !plan->two_passes && !plan->reads_j && !plan->reads_row_position;
+
+    *ret = (struct cuda_program){
+        .plan = plan, .math = "att_bf16", .head = 64, .part = (enum cuda_formula_part)part};
+    if (arch != SM_90_OWN)
+        return true;
+    ret->tiles = part ? (struct cuda_tiles){64, 128, 2, 0} : (struct cuda_tiles){64, 96, 3, 4};
+    ret->part = !part          ? CUDA_FORMULA_HOPPER_FORWARD
+                : plan->params ? CUDA_FORMULA_HOPPER_SCALARS
+                               : CUDA_FORMULA_HOPPER_BACKWARD;
+    return alone && (part == 0 || (part == 1 && !plan->back_scalars));
+}
+
+static struct part measure(const struct cuda_program *program, int sm, int part, int rounds)
 {
     struct cubin_kernel kernel[KERNELS_MOST];
     double took[ROUNDS_MOST], found[ROUNDS_MOST];
@@ -113,11 +133,11 @@ static struct part measure(const struct pk_formula_plan *plan, int sm, enum cuda
 
     pd_buf_init(&source, 0);
     pd_buf_init(&code, 0);
-    cuda_formula_source(plan, "att_bf16", 64, part, &source);
+    cuda_formula_source(program, &source);
     for (int k = 0; k < rounds; k++)
         took[k] = compile_ms(&source, sm, k == rounds - 1 ? folder : NULL, &code);
     p.kernels = cubin_kernels(code.data, code.len, kernel, KERNELS_MOST);
-    if (p.kernels != cuda_formula_kernels(part))
+    if (p.kernels != cuda_formula_kernels(program->part))
         die(part_name[part], "the compiled code has other kernels than were asked for");
     for (int k = 0; k < p.kernels; k++) {
         p.registers = kernel[k].registers > p.registers ? kernel[k].registers : p.registers;
@@ -130,7 +150,7 @@ static struct part measure(const struct pk_formula_plan *plan, int sm, enum cuda
         const double from = wall_ms();
 
         source.len = code.len = 0;
-        cuda_formula_source(plan, "att_bf16", 64, part, &source);
+        cuda_formula_source(program, &source);
         if (cuda_rtc_compile(source.data, sm, folder, LIMIT_MS, &code, &cached, &why) != PD_OK)
             die("NVRTC", why.text);
         found[k] = wall_ms() - from;
@@ -144,29 +164,38 @@ static struct part measure(const struct pk_formula_plan *plan, int sm, enum cuda
     return p;
 }
 
-static const char *arch_name(int sm)
-{
-    return sm == 90 ? "sm_90a" : "sm_80";
-}
+/* What all formulas took, by architecture and part; PARTS: parts together. */
+static double all_ms[ARCHS][PARTS + 1][GALLERY], found_most_ms;
+static int measured[ARCHS][PARTS + 1];
 
-/* What all formulas took, by architecture and part; CUDA_FORMULA_PARTS: parts together. */
-static double all_ms[2][CUDA_FORMULA_PARTS + 1][GALLERY], found_most_ms;
-static int measured;
+static void note(int arch, int part, double ms)
+{
+    all_ms[arch][part][measured[arch][part]++] = ms;
+}
 
 static void bench_parts(const char *text, int rounds)
 {
     struct pk_formula_plan *plan = plan_of(text);
 
-    for (int a = 0; a < 2; a++) {
+    for (int a = 0; a < ARCHS; a++) {
         double together = 0, found = 0;
         char spills[256] = "";
         int kernels = 0, registers = 0, stack = 0;
+        struct cuda_program program;
 
-        printf("%-44s %3d %-6s", text, plan->value.count - plan->value.per_row, arch_name(a ? 90 : 80));
-        for (int part = 0; part < CUDA_FORMULA_PARTS; part++) {
-            const struct part p = measure(plan, a ? 90 : 80, (enum cuda_formula_part)part, rounds);
+        if (!program_of(plan, a, 0, &program))
+            continue;
+        printf("%-44s %3d %-7s", text, plan->value.count - plan->value.per_row, arch_name[a]);
+        for (int part = 0; part < PARTS; part++) {
+            struct part p;
 
-            together += all_ms[a][part][measured] = p.compile_ms;
+            if (!program_of(plan, a, part, &program)) {
+                printf("      -");
+                continue;
+            }
+            p = measure(&program, a == SM_80 ? 80 : 90, part, rounds);
+            together += p.compile_ms;
+            note(a, part, p.compile_ms);
             found = p.found_ms > found ? p.found_ms : found;
             kernels += p.kernels;
             registers = p.registers > registers ? p.registers : registers;
@@ -177,22 +206,25 @@ static void bench_parts(const char *text, int rounds)
         printf(" %6.0f ms %3d kernels, again %4.1f ms, %3d registers, stack %d%s%s\n", together, kernels,
                found, registers, stack, *spills ? ":" : "", spills);
         fflush(stdout);
-        all_ms[a][CUDA_FORMULA_PARTS][measured] = together;
+        note(a, PARTS, together);
         found_most_ms = found > found_most_ms ? found : found_most_ms;
     }
-    measured++;
     free(plan);
 }
 
 static void summarise(void)
 {
-    for (int a = 0; a < 2 && measured; a++)
-        for (int part = 0; part <= CUDA_FORMULA_PARTS; part++) {
+    for (int a = 0; a < ARCHS; a++)
+        for (int part = 0; part <= PARTS; part++) {
             double *x = all_ms[a][part];
-            const double middle = median(x, measured); /* sorts */
+            const int n = measured[a][part];
 
-            printf("%-6s %-12s median %5.0f ms, most %5.0f ms\n", arch_name(a ? 90 : 80),
-                   part < CUDA_FORMULA_PARTS ? part_name[part] : "together", middle, x[measured - 1]);
+            if (n > 0) {
+                const double middle = median(x, n); /* sorts */
+
+                printf("%-7s %-12s median %5.0f ms, most %5.0f ms, of %d\n", arch_name[a],
+                       part < PARTS ? part_name[part] : "together", middle, x[n - 1], n);
+            }
         }
     printf("again, at most %.1f ms\n", found_most_ms);
 }
@@ -206,9 +238,10 @@ static void bench_kernels(const char *text, int rounds)
 {
     struct pk_formula_plan *plan = plan_of(text);
 
-    for (int a = 0; a < 2; a++)
-        for (int part = 0; part < CUDA_FORMULA_PARTS; part++) {
-            const int sm = a ? 90 : 80;
+    for (int a = SM_80; a <= SM_90; a++)
+        for (int part = 0; part < PARTS; part++) {
+            const int sm = a == SM_80 ? 80 : 90;
+            struct cuda_program program;
             struct cubin_kernel kernel[KERNELS_MOST];
             struct pd_buf source, code, one;
             int n;
@@ -216,7 +249,8 @@ static void bench_kernels(const char *text, int rounds)
             pd_buf_init(&source, 0);
             pd_buf_init(&code, 0);
             pd_buf_init(&one, 0);
-            cuda_formula_source(plan, "att_bf16", 64, (enum cuda_formula_part)part, &source);
+            (void)program_of(plan, a, part, &program);
+            cuda_formula_source(&program, &source);
             (void)compile_ms(&source, sm, NULL, &code);
             n = cubin_kernels(code.data, code.len, kernel, KERNELS_MOST);
             for (int k = 0; k < n; k++) {
@@ -238,7 +272,7 @@ static void bench_kernels(const char *text, int rounds)
                     took[round] = compile_ms(&one, sm, NULL, &code);
                 ms = median(took, rounds);
                 worst_kernel = ms > worst_kernel ? ms : worst_kernel;
-                printf("%-46s %s  %-20s %5.0f ms\n", text, arch_name(sm), kernel[k].name, ms);
+                printf("%-46s %s  %-20s %5.0f ms\n", text, arch_name[a], kernel[k].name, ms);
                 fflush(stdout);
             }
             pd_buf_done(&source);
@@ -265,7 +299,7 @@ int main(int argc, char **argv)
         die(folder, "cannot be made");
     printf("NVRTC %s, bf16, heads of at most 64, median of %d\n", version, rounds);
     if (!each)
-        printf("%-44s ops arch   forward backward diagnostics together\n", "formula");
+        printf("%-44s ops arch    forward backward diagnostics together\n", "formula");
     for (int m = 0; m < GALLERY; m++)
         if (strstr(gallery[m].text, pattern))
             (each ? bench_kernels : bench_parts)(gallery[m].text, rounds);

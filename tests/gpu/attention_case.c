@@ -19,6 +19,7 @@
 static const struct pk_backend_api *api;
 static struct pk_backend *device, *reference;
 static bool only_hopper; /* of the case that runs */
+static int wants_hopper; /* of a formula that runs, as in struct attention_call */
 static void *memory[4096];
 static int memories;
 static uint64_t seed = 1;
@@ -269,6 +270,10 @@ static void run(const char *name, enum pk_op op, const struct pk_attr *attr, enu
         fail_msg("%s: not supported", name);
     if (only_hopper && !cuda_attention_hopper_supports(device, &call))
         fail_msg("%s: other kernels than those of sm 90", name);
+    if (wants_hopper && (op == PK_OP_FORMULA || op == PK_OP_FORMULA_BWD) &&
+        cuda_formula_hopper_supports(device, &call) != (wants_hopper > 0))
+        fail_msg("%s: %s", name,
+                 wants_hopper > 0 ? "other kernels than those of sm 90" : "the kernels of sm 90");
     call.workspace_bytes = api->workspace_bytes(device, &call);
     work = guarded(call.workspace_bytes);
     call.workspace = work + GUARD;
@@ -339,13 +344,16 @@ void attention_call_check(const struct attention_call *c)
         out[o] = tensor(c->wide[o] ? PK_F32 : c->in[c->share[o] ? c->share[o] - 1 : 0].dtype, c->out[o]);
         want[o] = tensor(PK_F64, c->out[o]);
     }
-    if (!cover_wants(
+    if (!c->always &&
+        !cover_wants(
             api, c->math,
             &(struct pk_call){
                 .op = c->op, .attr = &c->attr, .n_in = c->n_in, .n_out = c->n_out, .in = c->in, .out = out},
             c->share, c->name))
         return;
+    wants_hopper = c->hopper;
     run_twice(c->name, c->op, &c->attr, c->math, c->n_in, c->in, c->n_out, out, c->share);
+    wants_hopper = 0;
     for (int i = 0; i < c->n_in; i++)
         in[i] = attention_widened(&c->in[i]);
     for (int o = 0; o < c->n_out; o++)

@@ -54,6 +54,8 @@ struct attention_call {
     double
         yard[6]; /* > 0: what an error of output o is relative to, if that is more than its largest element */
     enum pk_math math;
+    int hopper; /* of FORMULA and FORMULA_BWD: > 0: the kernels of sm 90 must be the ones that run, < 0: others */
+    bool always; /* checked in the ordinary run even where it covers nothing new (cover.h) */
 };
 void attention_call_check(const struct attention_call *c);
 

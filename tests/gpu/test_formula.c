@@ -73,6 +73,9 @@ static struct pk_view grid(enum pk_dtype dtype, struct pk_shape shape, int parts
 struct option {
     const char *name;
     bool packed, causal, bias, drops, keys, windows, length, strided;
+    bool far;        /* the bias keeps logits away from 0 */
+    bool zero;       /* scalars of one head are 0 */
+    int forth, back; /* struct attention_call.hopper, of each direction */
 };
 
 /* In doubles, on the reference: y and the row statistics. */
@@ -144,12 +147,18 @@ static void check(const char *text, const struct option *o, int kind, struct att
         double x[PK_FORMULA_PARAMS * 8];
 
         for (int k = 0; k < plan->params * h; k++)
-            x[k] = 0.4142 + 0.25 * (k / h) + 0.0631 * (k % h); /* no ratio of logits */
+            x[k] = o->zero && k % h == 1
+                       ? 0
+                       : 0.4142 + 0.25 * (k / h) + 0.0631 * (k % h); /* no ratio of logits */
         scalars = n;
         f.in[n++] = attention_values(PK_F32, PK_SHAPE(plan->params, h), x);
     }
-    if (o->bias)
-        f.in[n++] = grid(PK_F32, PK_SHAPE(h, nq, nk), 8);
+    if (o->bias) {
+        f.in[n] = grid(PK_F32, PK_SHAPE(h, nq, nk), 8);
+        for (int64_t k = 0; o->far && k < (int64_t)h * nq * nk; k++)
+            ((float *)f.in[n].data)[k] += 16;
+        n++;
+    }
     if (a->has_mask) {
         struct pk_view mask = o->keys ? attention_random(PK_U8, PK_SHAPE(b, nk), 0, 1)
                                       : attention_random(PK_U8, PK_SHAPE(2, nq, nk), 0, 1);
@@ -172,6 +181,7 @@ static void check(const char *text, const struct option *o, int kind, struct att
     f.wide[1] = true;
     f.tolerance = dtype == PK_BF16 ? 2e-2 : kinds[kind].math == PK_MATH_TF32 ? 4e-3 : 2e-5;
     f.floor = 0.1;
+    f.hopper = o->forth;
     attention_call_check(&f);
 
     y = attention_random(PK_F64, f.out[0], 0, 0);
@@ -179,6 +189,8 @@ static void check(const char *text, const struct option *o, int kind, struct att
     forward(&f, &y, &rows);
     g = f;
     g.op = PK_OP_FORMULA_BWD;
+    g.hopper = o->back;
+    g.always = o->far;
     dy = grid(dtype, f.out[0], 8);
     g.in[n++] = attention_values(dtype, f.out[0], y.data);
     g.in[n++] = o->strided ? attention_strided(&dy) : dy;
@@ -267,12 +279,15 @@ static void test_formula_options(void **state)
         {.name = "lengths, strided", .length = true, .causal = true, .strided = true},
         {.name = "keys masked", .keys = true},
     };
+    static const struct option zero = {.name = "a scalar of 0", .causal = true, .zero = true};
 
     (void)state;
     for (int t = 0; t < COUNT(texts); t++)
         for (int o = 0; o < COUNT(options) && in_share(t); o++)
             for (int kind = 0; kind < 3; kind++)
                 check(texts[t], &options[o], kind, (struct attention_shape){2, 3, 35, 40, 16});
+    for (int kind = 0; kind < 3; kind++)
+        check("a*s^3", &zero, kind, (struct attention_shape){1, 2, 70, 150, 64});
 }
 
 /* On both sides of strips and tiles, and heads of every division of channels. */
@@ -291,11 +306,103 @@ static void test_formula_sizes(void **state)
         }
 }
 
+/* Whether an entry is a function of its logit, of numbers of the head and of scalars; whether scalars are factors of all. */
+static bool alone(const char *text, bool *ret_factors)
+{
+    struct pk_formula_plan *p = plan_of(text);
+    const bool is = !p->rows && !p->two_passes && !p->shift && !p->reads_j && !p->reads_row_position;
+
+    *ret_factors = p->back_scalars == 0;
+    free(p);
+    return is;
+}
+
+static void check_hopper(const char *text, struct option o, struct attention_shape s)
+{
+    bool factors;
+
+    o.forth = alone(text, &factors) ? 1 : -1;
+    o.back = o.forth > 0 && factors && !(o.bias && (s.nq > 512 || s.nk > 512)) ? 1 : -1;
+    check(text, &o, 0, s);
+}
+
+/* Every formula, taken by the kernels of sm 90 or not, in every shape of their tiles. A pole at 0, where
+ * rows and keys beyond the last have their logit. */
+static void test_formula_hopper_sizes(void **state)
+{
+    static const struct attention_shape shapes[] = {
+        {2, 3, 49, 49, 32},   {1, 2, 100, 130, 32}, {2, 1, 60, 60, 64},
+        {1, 1, 70, 520, 64},  {1, 2, 130, 197, 64}, {1, 2, 65, 128, 64},
+        {1, 1, 300, 300, 64}, {1, 2, 70, 80, 128},  {2, 2, 33, 40, 24}};
+    static const char *const texts[] = {
+        "s^3/sqrt(n)", "a*s^3", "s^3/(1+abs(s))", "a*b*softplus(s)*h/l", "sigmoid(s - h/2)", "softplus(b*s)"};
+    int taken = 0;
+
+    (void)state;
+    for (int m = 0; m < GALLERY; m++) {
+        const char *text = gallery[m].text;
+        bool factors;
+
+        if (in_share(m) && alone(text, &factors)) {
+            check_hopper(text, (struct option){.name = "sm 90, packed", .packed = true},
+                         (struct attention_shape){1, 2, 70, 70, 16});
+            taken++;
+        }
+    }
+    for (int k = 0; k < COUNT(shapes); k++)
+        for (int t = 0; t < COUNT(texts) && in_share(t); t++) {
+            check_hopper(texts[t], (struct option){.name = "sm 90"}, shapes[k]);
+            check_hopper(texts[t], (struct option){.name = "sm 90, causal", .causal = true}, shapes[k]);
+            if (t < 2)
+                check_hopper(
+                    "1/s",
+                    (struct option){.name = "sm 90, pole", .bias = true, .far = true, .causal = t == 1},
+                    shapes[k]);
+        }
+    assert_true(taken >= 8 || getenv("POLYD_TEST_SHARE"));
+}
+
+static void test_formula_hopper_options(void **state)
+{
+    static const struct attention_shape shapes[] = {
+        {2, 3, 49, 49, 32}, {2, 2, 40, 50, 64}, {2, 1, 90, 120, 64}};
+    static const char *const texts[] = {"a*s^3/sqrt(n)", "sigmoid(s - log(n))",
+                                        "relu(s)^2/n + a*exp(0-abs(s))"};
+    static const struct option options[] = {
+        {.name = "sm 90, bias", .bias = true},
+        {.name = "sm 90, bias, windows", .bias = true, .windows = true},
+        {.name = "sm 90, keys masked", .keys = true, .causal = true},
+        {.name = "sm 90, windows", .windows = true},
+        {.name = "sm 90, a scalar of 0", .zero = true},
+    };
+
+    (void)state;
+    for (int t = 0; t < COUNT(texts); t++)
+        for (int o = 0; o < COUNT(options) && in_share(t); o++)
+            for (int k = 0; k < COUNT(shapes); k++)
+                check_hopper(texts[t], options[o], shapes[k]);
+    /* Rows that bulk copies cannot take, and what only other kernels do. */
+    check("s^3/sqrt(n)", &(struct option){.name = "sm 90, odd head", .forth = -1, .back = -1}, 0,
+          (struct attention_shape){1, 2, 20, 20, 12});
+    check("s^3/sqrt(n)", &(struct option){.name = "sm 90, dropout", .drops = true, .forth = -1, .back = -1},
+          0, (struct attention_shape){1, 2, 20, 20, 16});
+    check("s^3/sqrt(n)", &(struct option){.name = "sm 90, f32", .forth = -1, .back = -1}, 2,
+          (struct attention_shape){1, 2, 20, 20, 16});
+}
+
 static int open_device(void **state)
 {
     (void)state;
     attention_open(pk_backend_entry());
     return 0;
+}
+
+/* Without the kernels of sm 90: every formula by those that run on any device. */
+static int open_without_hopper(void **state)
+{
+    setenv("POLYD_CUDA_HOPPER", "0", 1);
+    open_device(state);
+    return unsetenv("POLYD_CUDA_HOPPER");
 }
 
 static int close_device(void **state)
@@ -310,6 +417,10 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_formula_gallery, attention_reset),
                                        cmocka_unit_test_teardown(test_formula_options, attention_reset),
                                        cmocka_unit_test_teardown(test_formula_sizes, attention_reset)};
+    const struct CMUnitTest hopper[] = {
+        cmocka_unit_test_teardown(test_formula_hopper_sizes, attention_reset),
+        cmocka_unit_test_teardown(test_formula_hopper_options, attention_reset)};
+    const int failed = cmocka_run_group_tests_name("gpu_formula", tests, open_without_hopper, close_device);
 
-    return cmocka_run_group_tests_name("gpu_formula", tests, open_device, close_device);
+    return failed + cmocka_run_group_tests_name("gpu_formula_hopper", hopper, open_device, close_device);
 }

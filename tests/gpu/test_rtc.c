@@ -36,13 +36,13 @@ static void need_nvrtc(void)
 }
 
 struct shape_of_plan {
-    bool two_passes;
-    int instructions; /* of an entry, forward */
+    bool two_passes, alone, factors; /* alone: the kernels of sm 90 take it; factors: its gradient too */
+    int instructions, params;        /* instructions of an entry, forward */
 };
 
-/* ret (may be NULL): of the plan. */
+/* tiles (may be NULL): of kernels for sm 90. ret (may be NULL): of the plan. */
 static struct pd_buf source_of(const char *text, const char *math, enum cuda_formula_part part,
-                               struct shape_of_plan *ret)
+                               const struct cuda_tiles *tiles, struct shape_of_plan *ret)
 {
     static const struct pk_formula_param params[] = {
         {"g", PK_RANGE_UNIT, 0}, {"b", PK_RANGE_POSITIVE, 0}, {"t", PK_RANGE_POSITIVE, 0}};
@@ -56,9 +56,19 @@ static struct pd_buf source_of(const char *text, const char *math, enum cuda_for
                      PD_OK);
     assert_int_equal(pk_formula_plan(f, plan, NULL), PD_OK);
     pd_buf_init(&out, 0);
-    cuda_formula_source(plan, math, 64, part, &out);
+    cuda_formula_source(&(struct cuda_program){.plan = plan,
+                                               .math = math,
+                                               .head = 64,
+                                               .part = part,
+                                               .tiles = tiles ? *tiles : (struct cuda_tiles){0}},
+                        &out);
     if (ret)
-        *ret = (struct shape_of_plan){plan->two_passes, plan->value.count - plan->value.per_row};
+        *ret = (struct shape_of_plan){.two_passes = plan->two_passes,
+                                      .alone = !plan->rows && !plan->shift && !plan->two_passes &&
+                                               !plan->reads_j && !plan->reads_row_position,
+                                      .factors = !plan->back_scalars,
+                                      .instructions = plan->value.count - plan->value.per_row,
+                                      .params = plan->params};
     assert_int_equal(pd_buf_err(&out), PD_OK);
     pk_formula_free(f);
     free(plan);
@@ -138,7 +148,7 @@ static void test_rtc_compiles_and_finds_again(void **state)
 
     (void)state;
     need_nvrtc();
-    source = source_of("s^3/(1+abs(s))", "att_bf16", CUDA_FORMULA_FORWARD, NULL);
+    source = source_of("s^3/(1+abs(s))", "att_bf16", CUDA_FORMULA_FORWARD, NULL, NULL);
     assert_false(compile(source.data, 90, folder, &code));
     assert_memory_equal(code.data, "\177ELF", 4);
     assert_non_null(memmem(code.data, code.len, "formula_forward", 15));
@@ -205,7 +215,7 @@ static void test_rtc_does_without_its_folder(void **state)
 
     (void)state;
     need_nvrtc();
-    source = source_of("s", "att_f32", CUDA_FORMULA_STATS, NULL);
+    source = source_of("s", "att_f32", CUDA_FORMULA_STATS, NULL, NULL);
     assert_false(compile(source.data, 90, "/proc/none", &code));
     pd_buf_done(&code);
     pd_buf_done(&source);
@@ -267,10 +277,11 @@ static void test_rtc_compiles_the_gallery(void **state)
     need_nvrtc();
     for (int m = 0; m < count; m++)
         for (int sm = full ? 80 : 90; sm <= 90; sm += 10)
-            for (int part = 0; part < CUDA_FORMULA_PARTS; part++) {
+            for (int part = 0; part <= CUDA_FORMULA_STATS; part++) {
                 const char *text = full && m > 0 ? gallery[m - 1].text : some[m];
                 struct shape_of_plan shape;
-                struct pd_buf source = source_of(text, "att_bf16", (enum cuda_formula_part)part, &shape),
+                struct pd_buf source =
+                                  source_of(text, "att_bf16", (enum cuda_formula_part)part, NULL, &shape),
                               code;
 
                 (void)compile(source.data, sm, NULL, &code);
@@ -284,6 +295,76 @@ static void test_rtc_compiles_the_gallery(void **state)
                 pd_buf_done(&source);
             }
     assert_true(compared >= (full ? 2 * 3 * 20 : 3));
+}
+
+/* The kernels of sm 90 around formulas, in every shape of their tiles. Their registers are dealt out by hand: what a formula
+ * spills beyond x^3 has a line in spills.txt. */
+static void test_rtc_compiles_for_sm_90(void **state)
+{
+    static const struct {
+        enum cuda_formula_part part;
+        struct cuda_tiles tiles;
+        bool always; /* also in the ordinary run */
+    } kinds[] = {{CUDA_FORMULA_HOPPER_FORWARD, {64, 96, 3, 4}, true},
+                 {CUDA_FORMULA_HOPPER_BACKWARD, {64, 128, 2, 0}, true},
+                 {CUDA_FORMULA_HOPPER_FORWARD, {32, 64, 1, 2}, false},
+                 {CUDA_FORMULA_HOPPER_FORWARD, {32, 128, 2, 4}, false},
+                 {CUDA_FORMULA_HOPPER_FORWARD, {64, 64, 1, 2}, false},
+                 {CUDA_FORMULA_HOPPER_FORWARD, {64, 112, 2, 4}, false},
+                 {CUDA_FORMULA_HOPPER_FORWARD, {64, 128, 2, 4}, false},
+                 {CUDA_FORMULA_HOPPER_FORWARD, {128, 128, 2, 2}, false},
+                 {CUDA_FORMULA_HOPPER_BACKWARD, {32, 64, 1, 0}, false},
+                 {CUDA_FORMULA_HOPPER_BACKWARD, {64, 64, 1, 0}, false},
+                 {CUDA_FORMULA_HOPPER_BACKWARD, {128, 128, 2, 0}, false}};
+    const bool full = getenv("POLYD_TEST_FULL") != NULL;
+    int compiled = 0;
+
+    (void)state;
+    need_nvrtc();
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        struct cubin_kernel cube[KERNELS_MOST], own[KERNELS_MOST];
+        int cubes = 0;
+
+        for (int m = -1; m < GALLERY && (full || kinds[k].always); m++) {
+            const char *text = m < 0 ? "s^3/sqrt(n)" : gallery[m].text;
+            enum cuda_formula_part part = kinds[k].part;
+            struct shape_of_plan shape;
+            struct pd_buf source = source_of(text, "att_bf16", part, &kinds[k].tiles, &shape), code;
+            int n;
+
+            if ((m >= 0 && !strcmp(text, "s^3/sqrt(n)")) || !shape.alone ||
+                (part == CUDA_FORMULA_HOPPER_BACKWARD && !shape.factors) || (!full && !strstr(text, "s^3"))) {
+                pd_buf_done(&source);
+                continue;
+            }
+            if (part == CUDA_FORMULA_HOPPER_BACKWARD && shape.params) {
+                pd_buf_done(&source);
+                part = CUDA_FORMULA_HOPPER_SCALARS;
+                source = source_of(text, "att_bf16", part, &kinds[k].tiles, NULL);
+            }
+            (void)compile(source.data, 90, NULL, &code);
+            n = kernels_of(&code, own);
+            assert_int_equal(n, cuda_formula_kernels(part));
+            for (int i = 0; i < n; i++) {
+                int most = 0;
+
+                if (strstr(own[i].name, "hopper_"))
+                    snprintf(own[i].name + strlen(own[i].name), sizeof own[i].name - strlen(own[i].name),
+                             "/%dx%d", kinds[k].tiles.columns, kinds[k].tiles.keys);
+                for (int c = 0; c < cubes; c++)
+                    most = strcmp(cube[c].name, own[i].name) ? most : cube[c].stack_bytes;
+                check_stack(m < 0 ? "" : text, 90, &own[i], most);
+            }
+            if (m < 0) {
+                memcpy(cube, own, sizeof cube);
+                cubes = n;
+            }
+            compiled++;
+            pd_buf_done(&code);
+            pd_buf_done(&source);
+        }
+    }
+    assert_true(compiled >= (full ? 11 * 8 : 6));
 }
 
 /* NVRTC cannot be interrupted: at the limit the caller stops waiting, and the next compilation is not affected. */
@@ -355,7 +436,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_rtc_compiles_and_finds_again, folder_new, folder_gone),
         cmocka_unit_test_setup_teardown(test_rtc_reports_what_the_compiler_says, folder_new, folder_gone),
         cmocka_unit_test_setup_teardown(test_rtc_does_without_its_folder, folder_new, folder_gone),
-        cmocka_unit_test(test_rtc_compiles_the_gallery)};
+        cmocka_unit_test(test_rtc_compiles_the_gallery),
+        cmocka_unit_test(test_rtc_compiles_for_sm_90)};
 
     return cmocka_run_group_tests_name("rtc", tests, NULL, NULL);
 }

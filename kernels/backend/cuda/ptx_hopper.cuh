@@ -20,7 +20,9 @@
  * it runs, bytes of a copy arrive late. */
 #pragma once
 
+#ifndef __CUDACC_RTC__
 #include <cuda.h>
+#endif
 
 #include "kernels/backend/cuda/device.cuh"
 #include "kernels/backend/cuda/ptx.cuh"

@@ -29,3 +29,8 @@ __device__ __forceinline__ __nv_bfloat16 __float2bfloat16_rn(float x)
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
     return r;
 }
+
+/* A map of a tensor for bulk copies, as <cuda.h> has it: the driver knows what is in it. */
+struct alignas(64) CUtensorMap {
+    uint64_t opaque[16];
+};

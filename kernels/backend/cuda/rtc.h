@@ -35,6 +35,7 @@ struct cuda_program {
     const char *math;                   /* a type of math.cuh, static */
     int head;                           /* channels of a block: 64 or 128 */
     enum cuda_formula_part part;
+    struct cuda_tiles tiles; /* of kernels for sm 90 */
 };
 
 /* The kernel `name` of a program, as an argument of cudaLaunchKernel, valid while b is open. Compiles and loads the program

@@ -23,6 +23,7 @@ struct cuda_rtc {
 static bool same(const struct cuda_program *a, const struct cuda_program *b)
 {
     return a->math == b->math && a->head == b->head && a->part == b->part &&
+           memcmp(&a->tiles, &b->tiles, sizeof a->tiles) == 0 &&
            (a->plan == b->plan || memcmp(a->plan, b->plan, sizeof *a->plan) == 0);
 }
 
@@ -53,7 +54,8 @@ static enum pd_err put_on_device(struct cuda_rtc *x, const struct pd_buf *code, 
 /* "gradients in bf16" */
 static const char *describe(const struct cuda_program *p, char *out, size_t size)
 {
-    static const char *const parts[CUDA_FORMULA_PARTS] = {"the forward pass", "gradients", "diagnostics"};
+    static const char *const parts[CUDA_FORMULA_PARTS] = {"the forward pass", "gradients", "diagnostics",
+                                                          "the forward pass", "gradients", "gradients"};
 
     snprintf(out, size, "%s in %s", parts[p->part], p->math + strlen("att_"));
     return out;
@@ -76,7 +78,7 @@ static enum pd_err add(struct pk_backend *b, const struct cuda_program *p, struc
     x->program.plan = &x->plan;
     pd_buf_init(&source, 0);
     pd_buf_init(&code, 0);
-    cuda_formula_source(&x->plan, p->math, p->head, p->part, &source);
+    cuda_formula_source(&x->program, &source);
     err = pd_buf_err(&source);
     if (err == PD_OK)
         err = cuda_rtc_compile(source.data, b->sm, b->host ? b->host->cache_dir : NULL, CUDA_RTC_LIMIT_MS,

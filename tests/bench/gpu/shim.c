@@ -133,7 +133,10 @@ int shim_sync(struct shim *s, char *error, size_t size)
 
 struct shim_plan *shim_free(struct shim_plan *p)
 {
+    struct pd_why why;
+
     if (p) {
+        (void)!p->shim->api->sync(p->shim->backend, &why); /* calls that run may still read what follows */
         if (p->workspace)
             p->shim->api->free(p->shim->backend, p->workspace);
         free(p->calls);

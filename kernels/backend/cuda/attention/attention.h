@@ -23,6 +23,9 @@ extern "C" {
 
 /* Whether the kernels for sm 90 run this ATTENTION or ATTENTION_BWD (c->op). False if they were not compiled. */
 bool cuda_attention_hopper_supports(const struct pk_backend *b, const struct pk_call *c);
+/* The same of FORMULA, or of dq, dk, dv and the gradient of the bias of FORMULA_BWD: an entry of A must be a function of its
+ * logit, of numbers of the head and of scalars; going back, each scalar must be a factor of the whole. */
+bool cuda_formula_hopper_supports(const struct pk_backend *b, const struct pk_call *c);
 /* Either op; only if cuda_attention_hopper_supports. */
 size_t cuda_attention_hopper_workspace(const struct pk_backend *b, const struct pk_call *c);
 enum pd_err cuda_attention_hopper(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);

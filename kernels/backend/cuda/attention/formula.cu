@@ -4,6 +4,8 @@
 #include "kernels/backend/cuda/attention/call.cuh"
 #include "kernels/backend/cuda/attention/formula_stats.cuh"
 #include "kernels/backend/cuda/attention/formula.h"
+#include "kernels/backend/cuda/attention/hopper_formula.cuh"
+#include "kernels/backend/cuda/attention/hopper_formula.h"
 #include "kernels/backend/cuda/rtc.h"
 
 #define RUNS_BLOCKS 8 /* blocks per multiprocessor in the pass of the bias */
@@ -16,93 +18,7 @@ enum form_kernel {
 };
 
 #ifdef PK_CUDA_EMULATED
-/* A plan as formula.cuh wants it, computed in doubles. */
-struct form_interpreted {
-    static const struct pk_formula_plan *plan(const struct form_head &u)
-    {
-        return (const struct pk_formula_plan *)u.plan;
-    }
-    static int rows(const struct form_head &u)
-    {
-        return plan(u)->rows;
-    }
-    static int params(const struct form_head &u)
-    {
-        return plan(u)->params;
-    }
-    static bool two(const struct form_head &u)
-    {
-        return plan(u)->two_passes;
-    }
-    static bool shift(const struct form_head &u)
-    {
-        return plan(u)->shift;
-    }
-    static bool shift_zero(const struct form_head &u)
-    {
-        return plan(u)->shift_zero;
-    }
-    static bool needs_d(const struct form_head &u)
-    {
-        return plan(u)->needs_d;
-    }
-    static int turn_scalars(const struct form_head &u)
-    {
-        return plan(u)->turn_scalars;
-    }
-    static int back_scalars(const struct form_head &u)
-    {
-        return plan(u)->back_scalars;
-    }
-    static bool row_max(const struct form_head &u, int k)
-    {
-        return plan(u)->row[k] == PK_ROW_MAX;
-    }
-    static void run(const struct pk_formula_program *p, const struct form_head &u, const struct form_row &r,
-                    float s, float j, float da, float *o)
-    {
-        double leaf[PK_LEAVES] = {}, result[PK_FORMULA_RESULTS];
-
-        leaf[PK_LEAF_S] = (double)s;
-        leaf[PK_LEAF_N] = (double)u.n;
-        leaf[PK_LEAF_NI] = (double)r.ni;
-        leaf[PK_LEAF_I] = (double)r.i;
-        leaf[PK_LEAF_J] = (double)j;
-        leaf[PK_LEAF_HEAD] = (double)u.h;
-        leaf[PK_LEAF_HEADS] = (double)u.H;
-        leaf[PK_LEAF_LAYER] = (double)u.l;
-        leaf[PK_LEAF_LAYERS] = (double)u.L;
-        leaf[PK_LEAF_WIDTH] = (double)u.d;
-        leaf[PK_LEAF_SHIFT] = (double)r.m;
-        leaf[PK_LEAF_DA] = (double)da;
-        leaf[PK_LEAF_D] = (double)r.d;
-        for (int k = 0; k < FORM_PARAMS; k++)
-            leaf[PK_LEAF_PARAM + k] = (double)u.param[k];
-        for (int k = 0; k < FORM_ROWS; k++) {
-            leaf[PK_LEAF_ROW + k] = (double)r.row[k];
-            leaf[PK_LEAF_ARG + k] = (double)r.arg[k];
-            leaf[PK_LEAF_DROW + k] = (double)r.drow[k];
-        }
-        pk_formula_run(p, leaf, result);
-        for (int k = 0; k < p->results; k++)
-            o[k] = (float)result[k];
-    }
-#define PROGRAM(name)                                                                                        \
-    static void name(const struct form_head &u, const struct form_row &r, float s, float j, float da,        \
-                     float *o)                                                                               \
-    {                                                                                                        \
-        run(&plan(u)->name, u, r, s, j, da, o);                                                              \
-    }
-    PROGRAM(exponent)
-    PROGRAM(value)
-    PROGRAM(sums)
-    PROGRAM(turn)
-    PROGRAM(before)
-    PROGRAM(turn_back)
-    PROGRAM(back)
-    PROGRAM(stats)
-#undef PROGRAM
-};
+#include "kernels/backend/cuda/attention/formula_interpreted.cuh"
 
 #define X(name, body)                                                                                        \
     template <class M, class F, int D>                                                                       \
@@ -139,6 +55,7 @@ struct form_choice {
     enum att_math math;
     int head; /* 64 or 128 channels of a block */
     enum cuda_formula_part part;
+    struct cuda_tiles tiles; /* of the kernels for sm 90; zeros: others */
 };
 } // namespace
 
@@ -146,8 +63,15 @@ extern "C" int cuda_formula_kernels(enum cuda_formula_part part)
 {
     static const int count[CUDA_FORMULA_PARTS] = {
 #define X(name, body) +1
-        FORM_FORWARD_KERNELS(X), FORM_BACKWARD_KERNELS(X), FORM_STATS_KERNELS(X)
+#define Y(name, threads, resident, parameters, body) +1
+        FORM_FORWARD_KERNELS(X),
+        FORM_BACKWARD_KERNELS(X),
+        FORM_STATS_KERNELS(X),
+        HOPPER_FORWARD_KERNELS(X, Y),
+        HOPPER_BACKWARD_KERNELS(X, Y),
+        HOPPER_SCALARS_KERNELS(X, Y)
 #undef X
+#undef Y
     };
 
     return count[part];
@@ -157,7 +81,7 @@ static struct cuda_program program_of(const struct form_choice *x)
 {
     static const char *const math[] = {"att_bf16", "att_tf32", "att_f32"};
 
-    return {x->plan, math[x->math], x->head, x->part};
+    return {x->plan, math[x->math], x->head, x->part, x->tiles};
 }
 
 static enum pd_err launch(struct pk_backend *b, const struct form_choice *x, enum form_kernel kernel,
@@ -198,12 +122,19 @@ static enum pd_err launch(struct pk_backend *b, const struct form_choice *x, enu
 static struct form_choice choose(const struct pk_backend *b, const struct pk_call *c, int head,
                                  enum cuda_formula_part part)
 {
-    struct form_choice x = {c->attr->formula.plan, att_math_of(b, c), 128, part};
+    struct form_choice x = {c->attr->formula.plan, att_math_of(b, c), 128, part, {}};
 
     if (part == CUDA_FORMULA_STATS) /* no products of tiles there: TF32 would be compiled for nothing */
         x.math = x.math == ATT_BF16 ? ATT_BF16 : ATT_F32;
     else if (x.math != ATT_F32 && head <= 64)
         x.head = 64;
+    if (part != CUDA_FORMULA_STATS && cuda_formula_hopper_supports(b, c)) {
+        struct cuda_program p = {};
+
+        hopper_formula_program(c, &p);
+        x.part = p.part;
+        x.tiles = p.tiles;
+    }
     return x;
 }
 
@@ -294,6 +225,11 @@ extern "C" enum pd_err cuda_formula(struct pk_backend *b, const struct pk_call *
     (void)read_call(b, c, CUDA_FORMULA_FORWARD, &a, &u, &x);
     if (a.batch == 0 || a.heads == 0 || a.nq == 0)
         return PD_OK;
+    if (x.tiles.columns) {
+        const struct cuda_program p = program_of(&x);
+
+        return hopper_formula_run(b, c, &p, &u, why);
+    }
     a.y = att_rows_inside(&c->out[0], a.heads, a.nq, a.d);
     if (u.kept)
         u.stats = (float *)c->out[1].data;
@@ -322,16 +258,22 @@ static size_t take(size_t *used, size_t bytes)
     return at;
 }
 
-static struct scratch scratch_of(const struct pk_backend *b, const struct att *a, int params)
+/* With the kernels of sm 90 their workspace comes first, and no other kernel sums scalars by strips, or a bias. */
+static struct scratch scratch_of(const struct pk_backend *b, const struct pk_call *c, const struct att *a)
 {
     const size_t pairs = (size_t)a->batch * (size_t)a->heads;
+    const int params = c->attr->formula.plan->params;
+    const bool hopper = cuda_formula_hopper_supports(b, c);
     struct scratch s = {};
 
-    s.strips = (a->nq + STRIP - 1) / STRIP;
+    s.bytes = hopper ? hopper_formula_workspace(b, c) : 0;
+    if (hopper && !params)
+        return s;
+    s.strips = hopper ? 1 : (a->nq + STRIP - 1) / STRIP;
     s.fields = take(&s.bytes, pairs * FORM_FIELDS * (size_t)a->nq * sizeof(float));
     s.through = take(&s.bytes, pairs * (size_t)params * sizeof(double));
     s.parts = take(&s.bytes, pairs * (size_t)(s.strips * params) * sizeof(double));
-    if (a->has_bias) {
+    if (a->has_bias && !hopper) {
         s.runs_n = att_bias_runs(b, a);
         s.runs = take(&s.bytes,
                       (size_t)s.runs_n * (size_t)a->heads * (size_t)a->nq * (size_t)a->nk * sizeof(float));
@@ -349,7 +291,7 @@ extern "C" size_t cuda_formula_bwd_workspace(const struct pk_backend *b, const s
     struct att a;
 
     att_read(&a, c);
-    return scratch_of(b, &a, c->attr->formula.plan->params).bytes;
+    return scratch_of(b, c, &a).bytes;
 }
 
 extern "C" enum pd_err cuda_formula_bwd(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
@@ -367,7 +309,12 @@ extern "C" enum pd_err cuda_formula_bwd(struct pk_backend *b, const struct pk_ca
     int out;
 
     (void)read_call(b, c, CUDA_FORMULA_BACKWARD, &a, &u, &x);
-    s = scratch_of(b, &a, params);
+    if (x.tiles.columns && !params) {
+        const struct cuda_program p = program_of(&x);
+
+        return hopper_formula_run(b, c, &p, &u, why);
+    }
+    s = scratch_of(b, c, &a);
     out = att_read_bwd(&a, c);
     u.fields = (float *)(work + s.fields);
     u.through = (double *)(work + s.through);
@@ -401,13 +348,20 @@ extern "C" enum pd_err cuda_formula_bwd(struct pk_backend *b, const struct pk_ca
                          own_queries.shared, &a, &own_queries, &u, why);
         if (err == PD_OK)
             err = launch(b, &x, FORM_KERNEL_turn, dim3((unsigned)pairs), 128, 0, &a, &one, &u, why);
-        if (err == PD_OK)
+        if (err == PD_OK && !x.tiles.columns)
             err = launch(b, &x, FORM_KERNEL_queries, dim3(att_blocks(&own_queries), blocks_y), threads,
                          own_queries.shared, &a, &own_queries, &u, why);
         if (err != PD_OK)
             return err;
     }
-    if (pairs > 0 && a.nk > 0) {
+    if (x.tiles.columns) {
+        const struct cuda_program p = program_of(&x);
+
+        PK_CUDA_TRY(cudaMemsetAsync(u.parts, 0, (size_t)pairs * (size_t)params * sizeof *u.parts, b->stream));
+        err = hopper_formula_run(b, c, &p, &u, why);
+        if (err != PD_OK)
+            return err;
+    } else if (pairs > 0 && a.nk > 0) {
         err = launch(b, &x, FORM_KERNEL_keys, dim3(att_blocks(&own_keys), blocks_y),
                      (unsigned)(own_keys.warps * own_keys.per_block * PK_WARP), own_keys.shared, &a,
                      &own_keys, &u, why);
@@ -420,7 +374,7 @@ extern "C" enum pd_err cuda_formula_bwd(struct pk_backend *b, const struct pk_ca
         if (err != PD_OK)
             return err;
     }
-    if (!a.has_bias || (int64_t)a.heads * a.nq * a.nk == 0)
+    if (!a.has_bias || x.tiles.columns || (int64_t)a.heads * a.nq * a.nk == 0)
         return PD_OK;
     one = att_deal_of(b, 1, a.nq, TILE, a.d16, element_of(&x), 2, 2, 4, 1);
     err = launch(b, &x, FORM_KERNEL_bias,

@@ -3,7 +3,7 @@
  * emulation (formula.cu).
  *
  * F has, all static and with the head first: rows, params, two, shift, shift_zero, needs_d, row_max(k), turn_scalars,
- * back_scalars (the plan's fields), and its programs
+ * back_scalars (the plan's fields), turn_fixed (cuda_formula_turn_fixed), and its programs
  *
  *     exponent value sums turn before turn_back back (head, row, s, j, da, o)     results to o[0 .. RESULTS-1]
  *
@@ -65,15 +65,20 @@ struct form_row {
 };
 
 template <class F>
-__device__ __forceinline__ struct form_head form_head_of(const struct att &a, const struct form_use &u, int h)
+__device__ __forceinline__ struct form_head form_head_of(int heads, int d, const struct form_use &u, int h)
 {
-    struct form_head x = {u.plan, u.n, (float)h, (float)a.heads, u.layer, u.layers, (float)a.d, {}};
+    struct form_head x = {u.plan, u.n, (float)h, (float)heads, u.layer, u.layers, (float)d, {}};
 
 #pragma unroll
     for (int k = 0; k < FORM_PARAMS; k++)
         if (k < F::params(x))
             x.param[k] = u.scalars[k * u.scalars_p + h * u.scalars_h];
     return x;
+}
+template <class F>
+__device__ __forceinline__ struct form_head form_head_of(const struct att &a, const struct form_use &u, int h)
+{
+    return form_head_of<F>(a.heads, a.d, u, h);
 }
 
 __device__ __forceinline__ float form_position(const struct att &a, const struct att_sight &s, int i)
@@ -693,10 +698,6 @@ __device__ __forceinline__ void form_backward(const struct att &a, const struct 
 
         att_zero(acc);
         att_zero(other);
-        if (busy) {
-            att_copy<T>(own, pitch, own_1, b, h, row0, STRIP, own_rows, a, g.lanes_log, 0, 1);
-            att_copy<T>(own + STRIP * pitch, pitch, own_2, b, h, row0, STRIP, own_rows, a, g.lanes_log, 0, 1);
-        }
         if constexpr (!KEYS)
 #pragma unroll
             for (int r = 0; r < 2; r++)
@@ -704,6 +705,13 @@ __device__ __forceinline__ void form_backward(const struct att &a, const struct 
         if constexpr (MODE == FORM_SWEEP)
             wanted =
                 F::two(u) || __ballot_sync(PK_WARP_ALL, (live[0] && by[0] == 0) || (live[1] && by[1] == 0));
+        if constexpr (MODE == FORM_SWEEP)
+            if (!g.resident && !__syncthreads_or(busy && wanted))
+                continue; /* nothing to compute for the whole block */
+        if (busy) {
+            att_copy<T>(own, pitch, own_1, b, h, row0, STRIP, own_rows, a, g.lanes_log, 0, 1);
+            att_copy<T>(own + STRIP * pitch, pitch, own_2, b, h, row0, STRIP, own_rows, a, g.lanes_log, 0, 1);
+        }
         flow.open(round, first, count);
         for (int t = first; t < count; t++) {
             const T *const tile = flow.next(t, first, count);
@@ -837,10 +845,13 @@ __device__ __forceinline__ void form_bias(const struct att &a, const struct att_
 /* X(name, body): as many as enum form_kernel. */
 #define FORM_FORWARD_KERNELS(X) X(forward, (form_forward<M, F, D>(a, g, u)))
 #define FORM_BACKWARD_KERNELS(X)                                                                             \
+    FORM_SCALARS_KERNELS(X)                                                                                  \
+    X(keys, (form_backward<M, F, D, FORM_KEYS>(a, g, u)))                                                    \
+    X(queries, (form_backward<M, F, D, FORM_QUERIES>(a, g, u)))                                              \
+    X(bias, (form_bias<M, F>(a, g, u)))
+/* What the scalars' gradients need where the kernels of sm 90 compute the others. */
+#define FORM_SCALARS_KERNELS(X)                                                                              \
     X(rows, (form_rows<M, F>(a, u)))                                                                         \
     X(sweep, (form_backward<M, F, D, FORM_SWEEP>(a, g, u)))                                                  \
     X(turn, (form_turn_back<F>(a, u)))                                                                       \
-    X(keys, (form_backward<M, F, D, FORM_KEYS>(a, g, u)))                                                    \
-    X(queries, (form_backward<M, F, D, FORM_QUERIES>(a, g, u)))                                              \
-    X(bias, (form_bias<M, F>(a, g, u)))                                                                      \
     X(scalars, (form_scalars<F>(a, u)))

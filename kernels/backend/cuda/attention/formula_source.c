@@ -1,5 +1,6 @@
 /* A plan as CUDA C. */
 #include "kernels/backend/cuda/attention/formula.h"
+#include "kernels/backend/cuda/rtc.h"
 
 /* Names that the text of a program uses for its variables, and where formula.cuh has them. */
 static const struct {
@@ -28,6 +29,22 @@ static bool reads(const struct pk_formula_program *p, int leaf)
         if (p->result[k] == PK_FORMULA_LEAF(leaf))
             return true;
     return false;
+}
+
+bool cuda_formula_turn_fixed(const struct pk_formula_plan *plan)
+{
+    static const enum pk_formula_leaf known[] = {PK_LEAF_N,      PK_LEAF_HEADS, PK_LEAF_LAYER,
+                                                 PK_LEAF_LAYERS, PK_LEAF_WIDTH, PK_LEAF_PI};
+    bool fixed = true;
+
+    for (int leaf = 0; leaf < PK_LEAVES; leaf++) {
+        bool is_known = false;
+
+        for (size_t k = 0; k < sizeof known / sizeof *known; k++)
+            is_known = is_known || leaf == (int)known[k];
+        fixed = fixed && (is_known || !reads(&plan->turn, leaf));
+    }
+    return fixed;
 }
 
 static void print_leaves(const struct pk_formula_program *p, struct pd_buf *out)
@@ -88,6 +105,7 @@ void cuda_formula_type(const struct pk_formula_plan *plan, struct pd_buf *out)
     print_number("bool", "needs_d", plan->needs_d, out);
     print_number("int", "turn_scalars", plan->turn_scalars, out);
     print_number("int", "back_scalars", plan->back_scalars, out);
+    print_number("bool", "turn_fixed", cuda_formula_turn_fixed(plan), out);
     pd_buf_printf(out,
                   "static __device__ __forceinline__ constexpr bool row_max(const struct form_head &, int k) "
                   "{ return %d "
@@ -104,18 +122,26 @@ void cuda_formula_type(const struct pk_formula_plan *plan, struct pd_buf *out)
     pd_buf_str(out, "};\n");
 }
 
-void cuda_formula_source(const struct pk_formula_plan *plan, const char *math, int head,
-                         enum cuda_formula_part part, struct pd_buf *out)
+void cuda_formula_source(const struct cuda_program *p, struct pd_buf *out)
 {
-    static const char *const names[] = {"FORWARD", "BACKWARD", "STATS"};
+    static const char *const lists[CUDA_FORMULA_PARTS] = {
+        "FORM_FORWARD", "FORM_BACKWARD", "FORM_STATS", "HOPPER_FORWARD", "HOPPER_BACKWARD", "HOPPER_SCALARS"};
+    const struct cuda_tiles *t = &p->tiles;
 
-    pd_buf_str(out, "#include \"kernels/backend/cuda/attention/formula_stats.cuh\"\n");
-    cuda_formula_type(plan, out);
-    pd_buf_printf(out, "typedef %s M;\ntypedef form_formula F;\nconstexpr int D = %d;\n", math, head);
-    pd_buf_printf(
+    pd_buf_printf(out, "#include \"kernels/backend/cuda/attention/%s\"\n",
+                  t->columns ? "hopper_formula.cuh" : "formula_stats.cuh");
+    cuda_formula_type(p->plan, out);
+    pd_buf_printf(out, "typedef %s M;\ntypedef form_formula F;\nconstexpr int D = %d;\n", p->math, p->head);
+    pd_buf_str(
         out,
         "#define X(name, body) extern \"C\" __global__ void __launch_bounds__(256) formula_##name(const "
         "__grid_constant__ struct att a, const __grid_constant__ struct att_deal g, const __grid_constant__ "
-        "struct form_use u) { body; }\nFORM_%s_KERNELS(X)\n",
-        names[part]);
+        "struct form_use u) { body; }\n");
+    if (t->columns)
+        pd_buf_printf(out,
+                      "constexpr int columns = %d, keys = %d, groups = %d, stages = %d;\n"
+                      "#define Y(name, threads, resident, parameters, body) extern \"C\" __global__ void "
+                      "__launch_bounds__(threads, resident) formula_##name parameters { body; }\n",
+                      t->columns, t->keys, t->groups, t->stages);
+    pd_buf_printf(out, "%s_KERNELS(X%s)\n", lists[p->part], t->columns ? ", Y" : "");
 }

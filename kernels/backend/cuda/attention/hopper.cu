@@ -2,7 +2,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/backend/cuda/attention/hopper.cuh"
+#include "kernels/backend/cuda/attention/hopper_host.cuh"
+#include "kernels/backend/cuda/attention/hopper_phi.cuh"
 
 #define HOPPER_SHARED ((size_t)227 << 10) /* of a block of sm 90 */
 
@@ -28,8 +29,9 @@ static bool loadable(const struct pk_view *v, int b, int h, int n, int d)
 bool hopper_job_of(const struct pk_call *c, struct hopper_job *ret)
 {
     const struct pk_attention_attr *a = &c->attr->attention;
-    const bool backward = c->op == PK_OP_ATTENTION_BWD;
-    const enum pk_phi_kind kind = pk_phi_kind_of(a->phi);
+    const bool formula = c->op == PK_OP_FORMULA || c->op == PK_OP_FORMULA_BWD;
+    const bool backward = c->op == PK_OP_ATTENTION_BWD || c->op == PK_OP_FORMULA_BWD;
+    const enum pk_phi_kind kind = formula ? PK_KIND_ALONE : pk_phi_kind_of(a->phi);
     struct hopper_job j = {};
     int64_t batch, heads, nq, nk, d;
     int at = a->packed ? 1 : 3;
@@ -56,7 +58,9 @@ bool hopper_job_of(const struct pk_call *c, struct hopper_job *ret)
     if (d % 8 || d < 8 || d > 128 || batch < 1 || heads < 1 || nq < 1 || nk < 1 || nq > 1 << 24 ||
         nk > 1 << 24 || batch > 1 << 24 || heads > 1 << 16 || batch * heads > 1 << 24)
         return false;
-    if (kind == PK_KIND_POWER && a->degree >= 1 && a->degree <= HOPPER_POWERS)
+    if (formula)
+        j.phi = 0;
+    else if (kind == PK_KIND_POWER && a->degree >= 1 && a->degree <= HOPPER_POWERS)
         j.phi = a->degree;
     else if (kind == PK_KIND_ALONE)
         j.phi = a->bias < -1.0 ? HOPPER_FINE(a->phi) : HOPPER_ROW(a->phi);
@@ -65,7 +69,7 @@ bool hopper_job_of(const struct pk_call *c, struct hopper_job *ret)
     else
         return false;
     j.homogeneous = kind != PK_KIND_ALONE;
-    if (a->form == PK_FORM_LINEAR || a->has_length || (a->has_rng && a->dropout > 0.0))
+    if ((!formula && a->form == PK_FORM_LINEAR) || a->has_length || (a->has_rng && a->dropout > 0.0))
         return false;
     j.batch = (int)batch;
     j.heads = (int)heads;
@@ -74,10 +78,13 @@ bool hopper_job_of(const struct pk_call *c, struct hopper_job *ret)
     j.d = (int)d;
     j.causal = a->causal;
     j.tau = (float)a->tau;
-    j.add = (float)a->bias;
-    j.row_power = (float)a->row_power;
-    j.scale = (float)a->scale;
-    if (a->has_scale) {
+    /* The factor, the bias and the powers of ATTENTION are a formula's own business, and so are its scalars. */
+    j.add = formula ? 0.0f : (float)a->bias;
+    j.row_power = formula ? 0.0f : (float)a->row_power;
+    j.scale = formula ? 1.0f : (float)a->scale;
+    j.learns = a->has_scale && !formula;
+    at += a->has_scale && formula;
+    if (j.learns) {
         const struct pk_view *v = input(c, at++);
 
         if (v->dtype != PK_F32)

@@ -1,14 +1,21 @@
 /* kernels/backend/cuda/attention/hopper.cuh: shared by both directions of attention on sm 90: the call as a struct for
- * the kernels, and visibility.
+ * the kernels, and visibility. Also read by NVRTC.
+ *
+ * The kernels are templates over an activation F: hopper_builtin (hopper_phi.cuh) or hopper_formula (hopper_formula.cuh).
+ * F has, all static:
+ *
+ *     use            a struct that is a parameter of the kernel
+ *     by_head        whether values and both read the head h (0 if not)
+ *     strict         whether F of a logit of 0 may be infinite: then what lies beyond queries and keys is masked too
+ *     values(j, use, h, s, tau, add)                     s = F(tau s + add)
+ *     both<summed>(j, use, h, s, d, p, tau, add, sum)    from scores s and dP d: P to p as pairs, dP F' to s; the sum of P dP
+ *                                                        is added to `sum` where `summed`
+ *     factor_y(j, use, h), factor_d(j, use, h)           what y and dV, and dS, are multiplied by at the end
  *
  * If phi is homogeneous (x^p, relu), X = q k^T is left unscaled, and tau and c are one factor of the result. If a bias
  * is added to the logits ("affine"), they are tau X + bias first. Masks select 0 after phi. */
 #pragma once
 
-#include <cuda.h>
-
-#include "kernels/backend/cuda/attention/attention.h"
-#include "kernels/backend/cuda/attention/hopper_phi.cuh"
 #include "kernels/backend/cuda/attention/hopper_schedule.h"
 #include "kernels/backend/cuda/ptx_hopper.cuh"
 
@@ -31,6 +38,7 @@ struct hopper_job {
     float scale;          /* c without the learned factor */
     float of_y;           /* y = of_y c P v, P unscaled */
     float of_d;           /* dS = of_d c G (times tau in dq, dk): p tau^(p - 1), tau's power as above */
+    bool learns;          /* c has a learned factor; learned may be NULL where only sizes are asked for */
     const float *learned; /* NULL, or one for each head at learned_step */
     int64_t learned_step;
     const float *bias; /* NULL, or (H, Nq, Nk) */
@@ -40,27 +48,6 @@ struct hopper_job {
     int64_t mask_b, mask_q, mask_k;
     int windows; /* 0: a mask of keys */
 };
-
-/* Host: fills in the job; data pointers of the views may be NULL. False: these kernels do not support the call. */
-bool hopper_job_of(const struct pk_call *c, struct hopper_job *ret);
-/* q, k, v (0, 1, 2), dy (3) of the call's inputs; dq, dk, dv (4, 5, 6) of its outputs; y (7). */
-struct hopper_rows hopper_rows_of(const struct pk_call *c, const struct hopper_job *j, int which);
-/* Columns of a tile: 32, 64, 128. */
-static inline int hopper_columns(int d)
-{
-    return d <= 32 ? 32 : d <= 64 ? 64 : 128;
-}
-/* A map of rows for boxes of `rows` rows and min(columns, 64) columns. */
-enum pd_err hopper_map(const struct hopper_job *j, const struct hopper_rows *r, int n, int columns, int rows,
-                       CUtensorMap *ret, struct pd_why *why);
-size_t hopper_bwd_workspace(const struct pk_backend *b, const struct pk_call *c, const struct hopper_job *j);
-/* Raises a kernel's limit of shared memory. */
-enum pd_err hopper_allow(const void *kernel, size_t shared, struct pd_why *why);
-
-static inline int hopper_multiprocessors(const struct pk_backend *b)
-{
-    return b && b->multiprocessors > 0 ? b->multiprocessors : 132;
-}
 
 /* ---- visibility ---- */
 

@@ -54,7 +54,7 @@
  * N = 8192 in pairs: 600. What the chain of one tile costs (products, phi, products, barrier, dQ) is the open
  * question: two warpgroups must hide it from each other. To be measured first: N = 1024 with and without the
  * additions to L2. */
-#include "kernels/backend/cuda/attention/hopper_bwd_launch.cuh"
+#include "kernels/backend/cuda/attention/hopper_bwd_builtin.cuh"
 
 /* ---- before and after ---- */
 
@@ -102,18 +102,16 @@ void hopper_bwd_dscale(struct pk_backend *b, const struct hopper_job *j, int clu
               j->batch * cluster, j->heads, each, j->scale * j->of_y, to);
 }
 
-/* One warpgroup makes a block: hopper_bwd_short.cu. */
-static bool is_short(const struct hopper_job *j)
-{
-    return hopper_columns(j->d) == 32 || (hopper_columns(j->d) == 64 && j->nq <= 64 && j->nk <= 64);
-}
-
 size_t hopper_bwd_workspace(const struct pk_backend *b, const struct pk_call *c, const struct hopper_job *j)
 {
-    if (is_short(j))
-        return hopper_bwd_short_workspace(b, c, j);
-    return hopper_columns(j->d) == 64 ? backward_plan_of<64, 2>(b, c, j).total
-                                      : backward_plan_of<128, 2>(b, c, j).total;
+    const struct cuda_tiles t = backward_tiles_of(j);
+
+#define X(columns_, groups_)                                                                                 \
+    if (t.columns == columns_ && t.groups == groups_)                                                        \
+        return backward_plan_of<columns_, groups_>(b, c, j).total;
+    BACKWARD_EACH_SHAPE(X)
+#undef X
+    return 0;
 }
 
 extern "C" enum pd_err cuda_attention_hopper_bwd(struct pk_backend *b, const struct pk_call *c,
@@ -123,8 +121,8 @@ extern "C" enum pd_err cuda_attention_hopper_bwd(struct pk_backend *b, const str
 
     if (!hopper_job_of(c, &j))
         return pd_fail(why, PD_ERR_UNSUPPORTED, "attention_bwd: not a call for the kernels of sm 90");
-    if (is_short(&j))
+    if (backward_tiles_of(&j).groups == 1)
         return hopper_bwd_short(b, c, &j, why);
-    return hopper_columns(j.d) == 64 ? backward_launch<64, 2>(b, c, &j, why)
-                                     : backward_launch<128, 2>(b, c, &j, why);
+    return hopper_columns(j.d) == 64 ? backward_launch_of<64, 2>(b, c, &j, why)
+                                     : backward_launch_of<128, 2>(b, c, &j, why);
 }

@@ -1,5 +1,5 @@
 /* kernels/backend/cuda/attention/hopper_bwd.cuh: the gradient on sm 90, shared by kernels and hosts: shapes of a block,
- * the call as a struct for the kernel, and a thread's work on the scores of one tile. */
+ * the call as a struct for the kernel, and a thread's work on the scores of one tile. Also read by NVRTC. */
 #pragma once
 
 #include "kernels/backend/cuda/attention/hopper.cuh"
@@ -117,7 +117,7 @@ __device__ __forceinline__ int backward_last(const struct backward_args &a, cons
 }
 
 /* The visible queries of this thread's two keys. */
-template <int queries>
+template <int queries, bool strict = false>
 __device__ __forceinline__ void backward_bits(const struct hopper_job &j, const struct backward_pair &x,
                                               int key, int q0, uint32_t (&bits)[2][queries / 32])
 {
@@ -133,6 +133,8 @@ __device__ __forceinline__ void backward_bits(const struct hopper_job &j, const 
         for (int i = 0; i < queries / 32; i++) {
             uint32_t mine = shown ? ~0u : 0u;
 
+            if constexpr (strict)
+                mine &= hopper_bits_to(j.nq - 1 - q0 - 32 * i);
             if (j.causal)
                 mine &= ~hopper_bits_to(k - x.shift - q0 - 32 * i - 1);
             if (j.windows) { /* each lane of the quad looks at 8 queries */
@@ -236,17 +238,18 @@ template <int groups> __device__ __forceinline__ bool backward_owns_bits(const s
 }
 
 /* From the scores s and dP of a tile: P to p, G to s. */
-template <int columns, int groups>
-__device__ __forceinline__ void backward_phi(const struct backward_args &a, const struct backward_pair &x,
-                                             int u, int number, int row, int q0, int k0, int first,
-                                             float (&s)[32], float (&d)[32], uint32_t (&p)[16], float &dscale,
-                                             const unsigned char *shared)
+template <int columns, int groups, class F>
+__device__ __forceinline__ void backward_phi(const struct backward_args &a, const typename F::use &use,
+                                             const struct backward_pair &x, int u, int number, int row,
+                                             int q0, int k0, int first, float (&s)[32], float (&d)[32],
+                                             uint32_t (&p)[16], float &dscale, const unsigned char *shared)
 {
     using shape = backward_shape<columns, groups>;
     constexpr int queries = shape::queries;
     const struct hopper_job &j = a.job;
     const int t = threadIdx.x % 4;
-    const bool masked = j.mask || (j.causal && k0 + first + 63 > q0 + x.shift);
+    const bool masked = j.mask || (j.causal && k0 + first + 63 > q0 + x.shift) ||
+                        (F::strict && (q0 + queries > j.nq || k0 + first + 64 > j.nk));
     float tau = j.tau, add = j.add;
     uint32_t bits[2][queries / 32];
 
@@ -284,7 +287,7 @@ __device__ __forceinline__ void backward_phi(const struct backward_args &a, cons
             struct backward_pair y = x;
 
             y.b = hopper_batch_at(j, number);
-            backward_bits<queries>(j, y, k0 + row, q0, bits);
+            backward_bits<queries, F::strict>(j, y, k0 + row, q0, bits);
         }
         hopper_keep(s, bits);
         hopper_keep(d, bits);
@@ -298,12 +301,16 @@ __device__ __forceinline__ void backward_phi(const struct backward_args &a, cons
     }
     /* One of four FP32 operations of an element, in one chain: only where it is asked for. Two of this code are too
      * many for the registers of heads of 32. */
-    if (columns == 32 || a.dscale_part)
-        hopper_phi_both<true>(j.phi, s, d, p, tau, add, dscale);
+    if constexpr (F::by_head)
+        F::template both<false>(j, use, u % j.heads, s, d, p, tau, add, dscale);
+    else if (columns == 32 || a.dscale_part)
+        F::template both<true>(j, use, 0, s, d, p, tau, add, dscale);
     else
-        hopper_phi_both<false>(j.phi, s, d, p, tau, add, dscale);
+        F::template both<false>(j, use, 0, s, d, p, tau, add, dscale);
     if (masked && !j.homogeneous) /* phi(0) may not be 0 */
         hopper_keep_pairs(p, bits);
+    if (F::strict && masked) /* 0 times an infinite slope */
+        hopper_keep(s, bits);
     if (a.factors) {
         const float *f = a.factors + q0 + 2 * t;
 
@@ -313,16 +320,3 @@ __device__ __forceinline__ void backward_phi(const struct backward_args &a, cons
                            __uint_as_float(p[i] & 0xffff0000u) * __ldg(f + i / 2 * 8 + 1));
     }
 }
-
-/* ---- hosts ---- */
-
-/* n^-row_power of `step` rows. */
-void hopper_bwd_factors(struct pk_backend *b, const struct hopper_job *j, int step, float *to);
-/* The learned scale's gradient, one or one for each head, from those of all (cluster, b, h). */
-void hopper_bwd_dscale(struct pk_backend *b, const struct hopper_job *j, int cluster, bool each,
-                       const float *part, float *to);
-/* hopper_bwd_short.cu */
-size_t hopper_bwd_short_workspace(const struct pk_backend *b, const struct pk_call *c,
-                                  const struct hopper_job *j);
-enum pd_err hopper_bwd_short(struct pk_backend *b, const struct pk_call *c, const struct hopper_job *j,
-                             struct pd_why *why);

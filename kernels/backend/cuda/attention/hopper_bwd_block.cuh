@@ -1,5 +1,5 @@
-/* kernels/backend/cuda/attention/hopper_bwd_block.cuh: the kernel of the gradient on sm 90, from its loads to
- * its stores. hopper_bwd.cu describes its division and the counted costs. */
+/* kernels/backend/cuda/attention/hopper_bwd_block.cuh: a block of the gradient on sm 90, from its loads to
+ * its stores. hopper_bwd.cu describes its division and the counted costs. F: see hopper.cuh. Also read by NVRTC. */
 #pragma once
 
 #include "kernels/backend/cuda/attention/hopper_bwd.cuh"
@@ -158,15 +158,15 @@ __device__ __forceinline__ void backward_meet(const struct backward_args &a,
 
 /* A chunk's dQ from the sums of all blocks of a cluster, in their order. Each block makes every other pair of
  * tiles. */
-template <int columns, int groups>
-__device__ __forceinline__ void backward_join(const struct backward_args &a, const struct backward_pair &x,
-                                              int u, int w, int c0, int c1)
+template <int columns, int groups, class F>
+__device__ __forceinline__ void backward_join(const struct backward_args &a, const typename F::use &use,
+                                              const struct backward_pair &x, int u, int w, int c0, int c1)
 {
     using shape = backward_shape<columns, groups>;
     const struct hopper_job &j = a.job;
     const int rank = (int)pk_cluster_rank(), h = pk_opaque(u) % j.heads;
     const int first = max(c0, backward_first<shape::keys>(a, x, 0));
-    const float f = j.of_d * j.tau * hopper_scale(j, h);
+    const float f = F::factor_d(j, use, h) * j.tau;
     constexpr int step = shape::dq_floats / 4 * shape::dq_threads; /* of a tile */
 
     for (int qt = first; qt < c1; qt++) {
@@ -259,7 +259,7 @@ __device__ __forceinline__ void backward_own_sums(const struct backward_args &a,
         to[i * 128] = sums[i * 128];
 }
 /* Before (batch, head) number i of a run whose window is not that of the one before. */
-template <int columns, int groups>
+template <int columns, int groups, class F>
 __device__ __forceinline__ void backward_own_bits(const struct backward_args &a,
                                                   const struct backward_pair &x, int i, bool first,
                                                   unsigned char *shared)
@@ -269,13 +269,14 @@ __device__ __forceinline__ void backward_own_bits(const struct backward_args &a,
 
     if (!first && hopper_mask(j, x.b) == hopper_mask(j, hopper_batch_at(j, i - 1)))
         return;
-    backward_bits<64>(j, x, threadIdx.x / PK_WARP * 16 + threadIdx.x % PK_WARP / 4, 0, bits);
+    backward_bits<64, F::strict>(j, x, threadIdx.x / PK_WARP * 16 + threadIdx.x % PK_WARP / 4, 0, bits);
     reinterpret_cast<uint4 *>(shared + backward_shape<columns, groups>::bits_at)[threadIdx.x] =
         make_uint4(bits[0][0], bits[0][1], bits[1][0], bits[1][1]);
 }
 
-template <int columns, int groups>
-__device__ __forceinline__ void backward_compute(const struct backward_args &a, int w, unsigned char *shared,
+template <int columns, int groups, class F>
+__device__ __forceinline__ void backward_compute(const struct backward_args &a, const typename F::use &use,
+                                                 int w, unsigned char *shared,
                                                  const struct backward_barriers &bar)
 {
     using shape = backward_shape<columns, groups>;
@@ -297,7 +298,7 @@ __device__ __forceinline__ void backward_compute(const struct backward_args &a, 
             float dscale = 0.0f;
 
             if (backward_owns_bits<groups>(a))
-                backward_own_bits<columns, groups>(a, x, i, i == backward_batch(a, u), shared);
+                backward_own_bits<columns, groups, F>(a, x, i, i == backward_batch(a, u), shared);
             for (int c0 = 0; c0 < a.q_tiles; c0 += a.chunk) {
                 const int c1 = min(a.q_tiles, c0 + a.chunk);
 
@@ -355,8 +356,8 @@ __device__ __forceinline__ void backward_compute(const struct backward_args &a, 
                             pk_wgmma_wait<0>();
                             pk_wgmma_hold(s);
                             pk_wgmma_hold(d);
-                            backward_phi<columns, groups>(a, x, pk_opaque(u), pk_opaque(i), row, q0, k0,
-                                                          64 * w, s, d, p, dscale, shared);
+                            backward_phi<columns, groups, F>(a, use, x, pk_opaque(u), pk_opaque(i), row, q0,
+                                                             k0, 64 * w, s, d, p, dscale, shared);
                             pk_wgmma_hold(p);
                             pk_wgmma_fence();
                             backward_add<columns, queries>(dv, p, dy_tile);
@@ -400,7 +401,7 @@ __device__ __forceinline__ void backward_compute(const struct backward_args &a, 
                                 backward_take_device<shape::dq_floats, shape::dq_threads>(dq, part);
                             if (last) {
                                 const int h = pk_opaque(u) % j.heads;
-                                const float f = j.of_d * j.tau * hopper_scale(j, h);
+                                const float f = F::factor_d(j, use, h) * j.tau;
 
                                 hopper_store<shape::dq_columns>(
                                     dq, f, f,
@@ -441,7 +442,7 @@ __device__ __forceinline__ void backward_compute(const struct backward_args &a, 
                         backward_add_to<columns / 2, consumers>(dv, kept + columns / 8 * consumers);
                     } else {
                         const int h = pk_opaque(u) % j.heads, batch = hopper_batch_at(j, pk_opaque(i));
-                        const float c = hopper_scale(j, h), fk = j.of_d * j.tau * c, fv = j.of_y * c;
+                        const float fk = F::factor_d(j, use, h) * j.tau, fv = F::factor_y(j, use, h);
 
                         if (begun) {
                             backward_take_device<columns / 2, consumers>(dk, kept);
@@ -456,7 +457,7 @@ __device__ __forceinline__ void backward_compute(const struct backward_args &a, 
                 if (backward_blocks<columns, groups>(a) > 1) {
                     /* All sums are complete, and no block begins the next chunk's sums while another reads. */
                     backward_meet<columns, groups>(a, bar, 0);
-                    backward_join<columns, groups>(a, x, u, w, c0, c1);
+                    backward_join<columns, groups, F>(a, use, x, u, w, c0, c1);
                     backward_meet<columns, groups>(a, bar, 1);
                 }
             }
@@ -467,12 +468,11 @@ __device__ __forceinline__ void backward_compute(const struct backward_args &a, 
     }
 }
 
-template <int columns, int groups>
-static __global__ void __launch_bounds__(backward_shape<columns, groups>::threads,
-                                         backward_shape<columns, groups>::resident)
-    backward(const __grid_constant__ CUtensorMap mq, const __grid_constant__ CUtensorMap mk,
-             const __grid_constant__ CUtensorMap mv, const __grid_constant__ CUtensorMap mdy,
-             const __grid_constant__ struct backward_args a)
+/* A block of the kernel. The maps and a are its parameters. */
+template <int columns, int groups, class F>
+__device__ __forceinline__ void backward_block(const CUtensorMap &mq, const CUtensorMap &mk,
+                                               const CUtensorMap &mv, const CUtensorMap &mdy,
+                                               const struct backward_args &a, const typename F::use &use)
 {
 #ifdef PK_HOPPER
     using shape = backward_shape<columns, groups>;
@@ -509,7 +509,7 @@ static __global__ void __launch_bounds__(backward_shape<columns, groups>::thread
     } else {
         if constexpr (groups > 1)
             pk_registers_more<shape::registers>();
-        backward_compute<columns, groups>(a, w, shared, bar);
+        backward_compute<columns, groups, F>(a, use, w, shared, bar);
     }
     if (backward_blocks<columns, groups>(a) >
         1) { /* other blocks may still arrive at this block's barriers */
@@ -517,4 +517,27 @@ static __global__ void __launch_bounds__(backward_shape<columns, groups>::thread
         pk_cluster_sync();
     }
 #endif
+}
+
+/* dbias from the registers' order of every run. Grid: (keys, queries, heads). It depends on the order of a block's
+ * registers. */
+template <int columns, int groups, class F>
+__device__ __forceinline__ void backward_bias_sum(const struct backward_args &a, const typename F::use &use,
+                                                  float *to)
+{
+    using shape = backward_shape<columns, groups>;
+    const struct hopper_job &j = a.job;
+    const int k = blockIdx.x * blockDim.x + threadIdx.x, q = blockIdx.y, h = blockIdx.z;
+    const int kr = k % shape::keys, qr = q % 64;
+    const int thread = kr / 64 * 128 + kr % 64 / 16 * 32 + kr % 8 * 4 + qr % 8 / 2;
+    const int64_t tile = ((int64_t)(q / 64) * a.k_tiles + k / shape::keys) * 8;
+    const int64_t size = (int64_t)a.q_tiles * a.k_tiles * 8 * shape::consumers * 4;
+    const int64_t at = ((tile + qr / 8) * shape::consumers + thread) * 4 + kr % 16 / 8 * 2 + qr % 2;
+    float sum = 0.0f;
+
+    if (k >= j.nk)
+        return;
+    for (int run = 0; run < a.runs; run++)
+        sum += a.dbias_part[(int64_t)(run * j.heads + h) * size + at];
+    to[((int64_t)h * j.nq + q) * j.nk + k] = sum * F::factor_d(j, use, h);
 }

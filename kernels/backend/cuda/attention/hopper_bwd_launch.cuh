@@ -1,32 +1,26 @@
 /* kernels/backend/cuda/attention/hopper_bwd_launch.cuh: host code of the gradient on sm 90: workspace of a call, number
- * of blocks that share a unit, launch; and the kernel that finishes the gradient of the bias, because it depends on the
- * order of a block's registers. */
+ * of blocks that share a unit, arguments; for the built-in activations (hopper_bwd*.cu) and for formulas
+ * (hopper_formula.cu). */
 #pragma once
 
+#include "kernels/backend/cuda/attention/formula.h"
 #include "kernels/backend/cuda/attention/hopper_bwd_block.cuh"
+#include "kernels/backend/cuda/attention/hopper_host.cuh"
 
-/* dbias from the registers' order of every run. Grid: (keys, queries, heads). */
-template <int columns, int groups>
-static __global__ void backward_dbias(const __grid_constant__ struct backward_args a, float *to)
+/* Every shape of tiles: X(columns, groups). */
+#define BACKWARD_EACH_SHAPE(X) X(32, 1) X(64, 1) X(64, 2) X(128, 2)
+
+static inline struct cuda_tiles backward_tiles_of(const struct hopper_job *j)
 {
-    using shape = backward_shape<columns, groups>;
-    const struct hopper_job &j = a.job;
-    const int k = blockIdx.x * blockDim.x + threadIdx.x, q = blockIdx.y, h = blockIdx.z;
-    const int kr = k % shape::keys, qr = q % 64;
-    const int thread = kr / 64 * 128 + kr % 64 / 16 * 32 + kr % 8 * 4 + qr % 8 / 2;
-    const int64_t tile = ((int64_t)(q / 64) * a.k_tiles + k / shape::keys) * 8;
-    const int64_t size = (int64_t)a.q_tiles * a.k_tiles * 8 * shape::consumers * 4;
-    const int64_t at = ((tile + qr / 8) * shape::consumers + thread) * 4 + kr % 16 / 8 * 2 + qr % 2;
-    float sum = 0.0f;
+    const int columns = hopper_columns(j->d);
+    const bool one =
+        columns == 32 || (columns == 64 && j->nq <= 64 && j->nk <= 64); /* warpgroup makes a block */
 
-    if (k >= j.nk)
-        return;
-    for (int run = 0; run < a.runs; run++)
-        sum += a.dbias_part[(int64_t)(run * j.heads + h) * size + at];
-    to[((int64_t)h * j.nq + q) * j.nk + k] = sum * j.of_d * hopper_scale(j, h);
+    return {columns, one ? 64 : 128, one ? 1 : 2, 0};
 }
 
-/* ---- hosts ---- */
+/* n^-row_power of `step` rows. */
+void hopper_bwd_factors(struct pk_backend *b, const struct hopper_job *j, int step, float *to);
 
 struct backward_plan {
     int units, runs, grid, cluster, q_tiles, k_tiles, chunk, factors_step;
@@ -89,8 +83,8 @@ static struct backward_plan backward_plan_of(const struct pk_backend *b, const s
                                    : (size_t)p.grid * (size_t)((p.k_tiles + p.cluster - 1) / p.cluster) *
                                          columns * 4 * shape::consumers);
     p.dscale =
-        backward_room(&at, a->has_scale ? (size_t)p.cluster * (size_t)j->batch * (size_t)j->heads * 4 : 0);
-    p.factors = backward_room(&at, a->row_power != 0.0 ? (size_t)p.factors_step * 4 : 0);
+        backward_room(&at, j->learns ? (size_t)p.cluster * (size_t)j->batch * (size_t)j->heads * 4 : 0);
+    p.factors = backward_room(&at, j->row_power != 0.0f ? (size_t)p.factors_step * 4 : 0);
     p.dbias = at;
     if (a->has_bias)
         backward_room(&at, (size_t)p.units * (size_t)p.q_tiles * (size_t)p.k_tiles * shape::queries * 2 *
@@ -99,21 +93,26 @@ static struct backward_plan backward_plan_of(const struct pk_backend *b, const s
     return p;
 }
 
+struct backward_launch {
+    CUtensorMap maps[4];
+    struct backward_args args;
+    struct backward_plan plan;
+    unsigned grid, threads;
+    size_t shared;
+};
+
+/* All but dbias and dscale, which are launched after the kernel. */
 template <int columns, int groups>
-static enum pd_err backward_launch(struct pk_backend *b, const struct pk_call *c, const struct hopper_job *j,
-                                   struct pd_why *why)
+static enum pd_err backward_prepare(struct pk_backend *b, const struct pk_call *c, const struct hopper_job *j,
+                                    struct backward_launch *ret, struct pd_why *why)
 {
     using shape = backward_shape<columns, groups>;
     const struct pk_attention_attr *attr = &c->attr->attention;
     const struct backward_plan p = backward_plan_of<columns, groups>(b, c, j);
     unsigned char *work = (unsigned char *)c->workspace;
-    int out = attr->packed ? 1 : 3;
     struct backward_args a = {};
-    CUtensorMap maps[4];
     const int reserved = cuda_ranks_multiprocessors(b), usable = hopper_multiprocessors(b) - reserved;
     int grid = p.grid;
-    size_t shared;
-    enum pd_err err;
 
     /* Fewer blocks take the same units in the same order; the assignment changes no sum. */
     if (reserved > 0 && usable >= p.cluster && grid > usable * shape::resident)
@@ -121,9 +120,10 @@ static enum pd_err backward_launch(struct pk_backend *b, const struct pk_call *c
     for (int i = 0; i < 4; i++) {
         const bool of_queries = i == 0 || i == 3;
         const struct hopper_rows r = hopper_rows_of(c, j, i);
+        enum pd_err err =
+            hopper_map(j, &r, of_queries ? j->nq : j->nk, columns,
+                       of_queries ? shape::queries / p.cluster : shape::keys, &ret->maps[i], why);
 
-        err = hopper_map(j, &r, of_queries ? j->nq : j->nk, columns,
-                         of_queries ? shape::queries / p.cluster : shape::keys, &maps[i], why);
         if (err != PD_OK)
             return err;
     }
@@ -144,36 +144,26 @@ static enum pd_err backward_launch(struct pk_backend *b, const struct pk_call *c
     a.dq_in_shared = p.dq_in_shared;
     a.dq_part = (float *)(work + p.dq);
     a.dkv_part = (float *)(work + p.dkv);
-    if (attr->has_scale)
+    if (j->learns)
         a.dscale_part = (float *)(work + p.dscale);
     if (attr->has_bias) {
         a.dbias_part = (float *)(work + p.dbias);
         if (!p.whole)
             PK_CUDA_TRY(cudaMemsetAsync(a.dbias_part, 0, p.total - p.dbias, b->stream));
     }
-    if (attr->row_power != 0.0) {
+    if (j->row_power != 0.0f) {
         a.factors = (const float *)(work + p.factors);
         hopper_bwd_factors(b, j, p.factors_step, (float *)(work + p.factors));
     }
-    shared = p.whole ? shape::shared_whole : shape::shared;
-    err = hopper_allow((const void *)backward<columns, groups>, shared, why);
-    if (err != PD_OK)
-        return err;
-    if (p.cluster == 1)
-        PK_LAUNCH((backward<columns, groups>), dim3((unsigned)grid), dim3(shape::threads), shared, b->stream,
-                  maps[0], maps[1], maps[2], maps[3], a);
-    else
-        PK_LAUNCH_CLUSTER((backward<columns, groups>), (unsigned)p.cluster, dim3((unsigned)grid),
-                          dim3(shape::threads), shared, b->stream, maps[0], maps[1], maps[2], maps[3], a);
-    if (attr->has_scale) {
-        hopper_bwd_dscale(b, j, p.cluster, c->out[out].shape.dim[0] > 1, a.dscale_part,
-                          (float *)c->out[out].data);
-        out++;
-    }
-    if (attr->has_bias)
-        PK_LAUNCH((backward_dbias<columns, groups>),
-                  dim3((unsigned)cuda_div_up(j->nk, 64), (unsigned)j->nq, (unsigned)j->heads), dim3(64), 0,
-                  b->stream, a, (float *)c->out[out].data);
-    PK_CUDA_TRY(cudaGetLastError());
+    ret->args = a;
+    ret->plan = p;
+    ret->grid = (unsigned)grid;
+    ret->threads = shape::threads;
+    ret->shared = p.whole ? shape::shared_whole : shape::shared;
     return PD_OK;
+}
+
+static inline dim3 backward_bias_grid(const struct hopper_job *j)
+{
+    return dim3((unsigned)cuda_div_up(j->nk, 64), (unsigned)j->nq, (unsigned)j->heads);
 }

@@ -6,8 +6,8 @@
  * hopper_phi_NAME_fine, with a small relative error, for logits biased far down (-ln n). */
 #pragma once
 
+#include "kernels/backend/cuda/attention/hopper.cuh"
 #include "kernels/backend/cuda/attention/phi.cuh"
-#include "kernels/backend/cuda/ptx_hopper.cuh"
 #include "kernels/graph/phi.h"
 
 /* phi, as kernels switch on it: 1 .. 6 are x^1 .. x^6, then two for each row of phi.h. */
@@ -209,3 +209,32 @@ __device__ __forceinline__ void hopper_phi_both(int phi, float (&s)[n], const fl
 #undef ALONE
 #undef HOMOGENEOUS
 #undef ROW
+
+/* The activations of phi.h as hopper.cuh wants them; j.phi says which. */
+struct hopper_builtin {
+    struct use {
+    };
+    static constexpr bool by_head = false, strict = false;
+
+    template <int n>
+    static __device__ __forceinline__ void values(const struct hopper_job &j, const struct use &, int,
+                                                  float (&s)[n], float tau, float add)
+    {
+        hopper_phi(j.phi, s, tau, add);
+    }
+    template <bool summed, int n>
+    static __device__ __forceinline__ void both(const struct hopper_job &j, const struct use &, int,
+                                                float (&s)[n], const float (&d)[n], uint32_t (&p)[n / 2],
+                                                float tau, float add, float &sum)
+    {
+        hopper_phi_both<summed>(j.phi, s, d, p, tau, add, sum);
+    }
+    static __device__ __forceinline__ float factor_y(const struct hopper_job &j, const struct use &, int h)
+    {
+        return j.of_y * hopper_scale(j, h);
+    }
+    static __device__ __forceinline__ float factor_d(const struct hopper_job &j, const struct use &, int h)
+    {
+        return j.of_d * hopper_scale(j, h);
+    }
+};

@@ -32,6 +32,15 @@ test('test_web_formula_axis_of_a_kept_document_is_edited_in_place', () => {
     assert.equal(alone(kept, { formula: 's' }).attention.formula, 's');
 });
 
+test('test_web_formula_axis_of_whole_activations_is_read_where_all_are_formulas', () => {
+    const values = [{ activation: 'formula', formula: 's^3' }, { activation: 'formula', formula: 'a*s', params: { a: { init: 2 } } }];
+    const kept = { name: 'x', attention: { dropout: 0.1 }, sweep: { axes: [{ pointer: '/attention', values }] } };
+    assert.deepEqual(entriesOf(kept), [{ formula: 's^3' }, { formula: 'a*s', params: { a: { init: 2 } } }]);
+    assert.deepEqual(withEntries(kept, [{ formula: 's^3' }, { formula: 's' }]), { name: 'x', attention: { formulas: ['s^3', 's'], dropout: 0.1 } });
+    const mixed = { sweep: { axes: [{ pointer: '/attention', values: [...values, { activation: 'softmax' }] }] } };
+    assert.deepEqual(entriesOf(mixed), []);
+});
+
 test('test_web_formula_faults_are_counted_in_bytes', () => {
     assert.deepEqual(pieces('s + é + q', [{ at: 4, length: 2, text: '' }]), [{ text: 's + ', bad: false }, { text: 'é', bad: true }, { text: ' + q', bad: false }]);
     assert.deepEqual(pieces('(s', [{ at: 2, length: 1, text: '' }]), [{ text: '(s', bad: false }, { text: ' ', bad: true }]);

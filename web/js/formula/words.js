@@ -7,13 +7,21 @@ import { number } from '../format.js';
 /** @typedef {{formula: string, params?: Scalars, [key: string]: unknown}} Entry a formula, and its own scalars where they are not those of all */
 /** @typedef {{at: number, length: number, text: string}} Fault bytes of a text */
 
-const AXIS = '/attention/formula';
+const AXIS = '/attention/formula', WHOLE = '/attention';
+
+/** Whether an axis compares formulas: their texts, or objects of attention that are all formulas. @param {any} axis */
+const ofFormulas = axis => Array.isArray(axis?.values) && (axis.pointer === AXIS || (axis.pointer === WHOLE && axis.values.length > 0 && axis.values.every((/** @type {any} */ value) => value?.activation === 'formula' && typeof value.formula === 'string')));
 
 /** @param {any} document */
-const axisOf = document => (Array.isArray(document?.sweep?.axes) ? document.sweep.axes.findIndex((/** @type {any} */ a) => a?.pointer === AXIS && Array.isArray(a.values)) : -1);
+const axisOf = document => (Array.isArray(document?.sweep?.axes) ? document.sweep.axes.findIndex(ofFormulas) : -1);
 
 /** @param {unknown} value @returns {Entry} */
-const entryOf = value => (typeof value === 'string' ? { formula: value } : { .../** @type {any} */ (value), formula: String(/** @type {any} */ (value)?.formula ?? '') });
+function entryOf(value) {
+    if (typeof value === 'string')
+        return { formula: value };
+    const { activation, ...rest } = /** @type {any} */ (value);
+    return { ...rest, formula: String(rest.formula ?? '') };
+}
 
 /**
  * The formulas of a document: one, a list of them, or the axis of a sweep.
@@ -42,7 +50,7 @@ export function withEntries(document, entries) {
     const attention = { ...document?.attention ?? {} };
     for (const key of others)
         delete attention[key];
-    if (axis >= 0 && plain.length > 1 && plain.every(entry => typeof entry === 'string')) {
+    if (axis >= 0 && document.sweep.axes[axis].pointer === AXIS && plain.length > 1 && plain.every(entry => typeof entry === 'string')) {
         const copy = withMember(document, `/sweep/axes/${axis}/values`, plain);
         return withMember(copy, '/attention', { activation: 'formula', ...attention });
     }

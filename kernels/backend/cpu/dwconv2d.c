@@ -11,6 +11,7 @@
 #define SIDE 4    /* neighbours */
 #define TALL 3    /* most rows of a kernel that is read three wide at once */
 #define BLOCK 128 /* channels */
+#define SPAN 8    /* columns whose rows, all channels of them, fit the first-level cache */
 
 struct job {
     struct pk_backend *b;
@@ -289,22 +290,23 @@ enum pd_err PK_FN(dwconv2d)(struct pk_backend *b, const struct pk_call *c, struc
 
 /* ---- the derivative by the kernel ---- */
 
-/* Adds, for W channels (n of them) from e on, to the sums of all taps of a kernel three wide what `rows` rows of dy
- * bring: dy row o meets line i in tap row i - o. A window of three columns moves along the lines. */
+/* Adds, for W channels (n of them) from e on, to the sums of all taps of a kernel three wide what columns v0 to v1 of `rows`
+ * rows of dy bring: dy row o meets line i in tap row i - o. A window of three columns moves along the lines. */
 INLINE void sums_of_three(const struct lines *l, const real *dy, int64_t c, int64_t e, int64_t width,
-                          int64_t n, real *to, const int64_t height, const int64_t rows, const int64_t first,
-                          const int64_t end)
+                          int64_t v0, int64_t v1, int64_t n, real *to, const int64_t height,
+                          const int64_t rows, const int64_t first, const int64_t end)
 {
     vec sum[TALL][3], left[TALL + 1], here[TALL + 1];
 
     for (int64_t k = 0; k < height; k++)
         for (int m = 0; m < 3; m++)
             sum[k][m] = part_load(to + (k * 3 + m) * c + e, n);
+#pragma GCC unroll 4
     for (int64_t i = first; i < end; i++) {
-        left[i] = vzero();
-        here[i] = part_load(l->x[i] + c + e, n);
+        left[i] = v0 > 0 ? part_load(l->x[i] + v0 * c + e, n) : vzero();
+        here[i] = part_load(l->x[i] + (v0 + 1) * c + e, n);
     }
-    for (int64_t v = 0; v < width; v++) {
+    for (int64_t v = v0; v < v1; v++) {
         vec d[2];
 
         for (int64_t o = 0; o < rows; o++) {
@@ -312,6 +314,7 @@ INLINE void sums_of_three(const struct lines *l, const real *dy, int64_t c, int6
             __builtin_prefetch(dy + (rows + o) * l->line + v * c + e, 0, 2);
             __builtin_prefetch(l->x[end - 1] + (o + 1) * l->line + v * c + e, 0, 2);
         }
+#pragma GCC unroll 4
         for (int64_t i = first; i < end; i++) {
             const vec right = v + 1 < width ? part_load(l->x[i] + (v + 2) * c + e, n) : vzero();
 
@@ -333,7 +336,8 @@ INLINE void sums_of_three(const struct lines *l, const real *dy, int64_t c, int6
             vstn(to + (k * 3 + m) * c + e, sum[k][m], n);
 }
 
-/* Rows r to r + rows - 1 of the batch, which lie in one image, of a kernel three wide and at most three tall. */
+/* Rows r to r + rows - 1 of the batch, which lie in one image, of a kernel three wide and at most three tall. Memory is read
+ * SPAN columns after the other: a channel at a time along whole rows would take a line of each of many pages. */
 static void three_task(const struct job *j, int64_t r, int64_t rows, real *to)
 {
     const int64_t c = j->channels, line = j->width * c, h = r % j->height;
@@ -341,12 +345,16 @@ static void three_task(const struct job *j, int64_t r, int64_t rows, real *to)
     const real *dy = (const real *)j->second.data + r * line;
     const bool inside = l.height == 3 && rows == 2 && l.first == 0 && l.end == 4;
 
-    for (int64_t e = 0; e < c; e += W) {
-        if (inside && c - e >= W)
-            sums_of_three(&l, dy, c, e, j->width, W, to, 3, 2, 0, 4);
-        else
-            sums_of_three(&l, dy, c, e, j->width, cpu_min(W, c - e), to, l.height, rows, l.first, l.end);
-    }
+    for (int64_t v = 0; v < j->width; v += SPAN)
+        for (int64_t e = 0; e < c; e += W) {
+            const int64_t end = cpu_min(j->width, v + SPAN);
+
+            if (inside && c - e >= W)
+                sums_of_three(&l, dy, c, e, j->width, v, end, W, to, 3, 2, 0, 4);
+            else
+                sums_of_three(&l, dy, c, e, j->width, v, end, cpu_min(W, c - e), to, l.height, rows, l.first,
+                              l.end);
+        }
 }
 
 /* The sums of three taps of a row of the kernel over one row of dy, three adjacent ones of x. */

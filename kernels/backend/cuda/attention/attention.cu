@@ -22,9 +22,6 @@
 #include "kernels/backend/cuda/attention/tile_phi.cuh"
 
 /* Least keys per part, so that a split is worth its partial sums, which one warp per query adds. */
-#define SPLIT_QUERIES 16
-#define SPLIT_KEYS 64
-#define SPLIT_MOST 32
 
 /* Maxima of softmax are those of logits times log2 e: an exponential is then one fma and one ex2. */
 #define LOG2_E 1.44269504088896341f
@@ -248,20 +245,6 @@ template <typename T> static __global__ void parts_kernel(const struct att a, in
 
 /* ---- host ---- */
 
-/* Number of parts of the keys: enough blocks for every multiprocessor, each part at least a few tiles. */
-static int parts_of(const struct pk_backend *b, const struct att *a)
-{
-    const int64_t pairs = (int64_t)a->batch * a->heads;
-    int64_t want;
-
-    if (a->nq > SPLIT_QUERIES || a->nk <= 4 * SPLIT_KEYS || pairs < 1)
-        return 1;
-    want = cuda_div_up((int64_t)att_multiprocessors(b) * 16, pairs);
-    want = want < a->nk / SPLIT_KEYS ? want : a->nk / SPLIT_KEYS;
-    want = want < SPLIT_MOST ? want : SPLIT_MOST;
-    return (int)(want < 1 ? 1 : want);
-}
-
 static struct att_deal deal_of(const struct pk_backend *b, const struct att *a, enum att_math math, int parts)
 {
     return att_deal_of(b, (int64_t)a->batch * a->heads, a->nq, a->nk, a->d16, math == ATT_BF16 ? 2 : 4, 1, 2,
@@ -307,7 +290,7 @@ static size_t square_workspace(const struct pk_backend *b, const struct pk_call 
     if (att_is_hopper(b, c))
         return cuda_attention_hopper_workspace(b, c);
     att_read(&a, c);
-    parts = parts_of(b, &a);
+    parts = att_parts_of(b, &a);
     return parts == 1 ? 0
                       : (size_t)a.batch * (size_t)a.heads * (size_t)parts * (size_t)a.nq *
                             (size_t)(a.d16 + 2) * sizeof(float);
@@ -357,6 +340,6 @@ extern "C" enum pd_err cuda_attention(struct pk_backend *b, const struct pk_call
     a.y = att_rows_inside(&c->out[0], a.heads, a.nq, a.d);
     if (a.normalised)
         a.sums = (float *)c->out[1].data;
-    parts = parts_of(b, &a);
+    parts = att_parts_of(b, &a);
     return att_square(b, &a, att_math_of(b, c), parts, parts > 1 ? (float *)c->workspace : NULL, why);
 }

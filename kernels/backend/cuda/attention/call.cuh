@@ -196,6 +196,23 @@ static inline struct att_deal att_deal_of(const struct pk_backend *b, int64_t pa
     }
     return g;
 }
+#define SPLIT_QUERIES 16
+#define SPLIT_KEYS 64
+#define SPLIT_MOST 32
+
+/* Number of parts of the keys: enough blocks for every multiprocessor, each part at least a few tiles. */
+static inline int att_parts_of(const struct pk_backend *b, const struct att *a)
+{
+    const int64_t pairs = (int64_t)a->batch * a->heads;
+    int64_t want;
+
+    if (a->nq > SPLIT_QUERIES || a->nk <= 4 * SPLIT_KEYS || pairs < 1)
+        return 1;
+    want = cuda_div_up((int64_t)att_multiprocessors(b) * 16, pairs);
+    want = want < a->nk / SPLIT_KEYS ? want : a->nk / SPLIT_KEYS;
+    want = want < SPLIT_MOST ? want : SPLIT_MOST;
+    return (int)(want < 1 ? 1 : want);
+}
 static inline unsigned att_blocks(const struct att_deal *g)
 {
     return (unsigned)(cuda_div_up(g->pairs, g->per_block) * g->chunks);
@@ -232,8 +249,8 @@ enum pd_err att_add_dscale(struct pk_backend *b, const struct att *a, const doub
                            const struct pk_view *to, struct pd_why *why);
 /* bwd.cu: into how many runs the batch is divided for dbias, and the sum of runs (H, Nq, Nk) each, times the factor of A. */
 int att_bias_runs(const struct pk_backend *b, const struct att *a);
-enum pd_err att_add_bias_runs(struct pk_backend *b, const struct att *a, const float *runs, int count, float *to,
-                              struct pd_why *why);
+enum pd_err att_add_bias_runs(struct pk_backend *b, const struct att *a, const float *runs, int count,
+                              float *to, struct pd_why *why);
 /* Addresses of the outputs of ATTENTION_BWD, and of y and dy. Returns the index of the first output after them. */
 int att_read_bwd(struct att *a, const struct pk_call *c);
 

@@ -215,12 +215,34 @@ extern "C" bool cuda_formula_supports(const struct pk_backend *b, const struct p
     return c->in[0].shape.dim[c->in[0].shape.rank - 1] <= CUDA_ATTENTION_HEAD_MOST;
 }
 
+/* Two passes need all keys before the second. */
+static int parts_of(const struct pk_backend *b, const struct pk_call *c, const struct att *a)
+{
+    return c->attr->formula.plan->two_passes ? 1 : att_parts_of(b, a);
+}
+
+extern "C" size_t cuda_formula_workspace(const struct pk_backend *b, const struct pk_call *c)
+{
+    struct att a;
+    int parts;
+
+    if (cuda_formula_hopper_supports(b, c))
+        return 0;
+    att_read(&a, c);
+    parts = parts_of(b, c, &a);
+    return parts == 1 ? 0
+                      : (size_t)a.batch * (size_t)a.heads * (size_t)parts * (size_t)a.nq *
+                            (size_t)(a.d16 + FORM_SPLIT) * sizeof(float);
+}
+
 extern "C" enum pd_err cuda_formula(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
 {
     struct att a;
     struct form_use u;
     struct form_choice x;
     struct att_deal g;
+    enum pd_err err;
+    int parts;
 
     (void)read_call(b, c, CUDA_FORMULA_FORWARD, &a, &u, &x);
     if (a.batch == 0 || a.heads == 0 || a.nq == 0)
@@ -233,11 +255,18 @@ extern "C" enum pd_err cuda_formula(struct pk_backend *b, const struct pk_call *
     a.y = att_rows_inside(&c->out[0], a.heads, a.nq, a.d);
     if (u.kept)
         u.stats = (float *)c->out[1].data;
-    g = att_deal_of(b, (int64_t)a.batch * a.heads, a.nq, a.nk, a.d16, element_of(&x), 1, 2, 4, 1);
+    parts = parts_of(b, c, &a);
+    if (parts > 1)
+        u.split = (float *)c->workspace;
+    g = att_deal_of(b, (int64_t)a.batch * a.heads, a.nq, a.nk, a.d16, element_of(&x), 1, 2, 4, parts);
     if (g.shared > b->shared_most)
         return too_long(&a, why);
-    return launch(b, &x, FORM_KERNEL_forward, dim3(att_blocks(&g), (unsigned)cuda_div_up(a.d16, x.head)),
-                  (unsigned)(g.warps * g.per_block * PK_WARP), g.shared, &a, &g, &u, why);
+    err = launch(b, &x, FORM_KERNEL_forward, dim3(att_blocks(&g), (unsigned)cuda_div_up(a.d16, x.head)),
+                 (unsigned)(g.warps * g.per_block * PK_WARP), g.shared, &a, &g, &u, why);
+    if (err != PD_OK || parts == 1)
+        return err;
+    return launch(b, &x, FORM_KERNEL_join, dim3((unsigned)cuda_div_up((int64_t)a.batch * a.heads * a.nq, 4)),
+                  128, 0, &a, &g, &u, why);
 }
 
 /* ---- backward ---- */

@@ -10,6 +10,7 @@
  * Kernels of a call, in their order:
  *
  *     forward   one pass over the keys, or two; y and the row statistics
+ *     join      the same from parts of the keys, where few queries see many
  *     rows      of each query: G, its keys, D = rowsum(dY Y) / G
  *     sweep     D where G is 0; with two passes the gradients of the row functions: sums over the keys
  *     turn      gradients of the row functions (one pass); the scalars' parts through G
@@ -36,6 +37,7 @@ struct form_use {
     float n, layer, layers;
     const float *scalars; /* (P, H) */
     int64_t scalars_p, scalars_h;
+    float *split; /* forward: (B, H, parts of the keys, Nq, d16 + FORM_SPLIT); NULL: keys are not divided */
     int32_t kept; /* row statistics: row functions, the shift, keys that attain a maximum */
     float *stats; /* forward: (B, H, kept, Nq) dense */
     const float *stats_in;
@@ -236,6 +238,109 @@ __device__ __forceinline__ float form_mend(const struct form_head &u, const stru
     return zero && !form_finite(x) ? 0 : x;
 }
 
+/* Stores what is kept of a row for the gradient. */
+template <class F>
+__device__ __forceinline__ void form_keep(const struct att &a, const struct form_use &use,
+                                          const struct form_head &u, int64_t bh, int i,
+                                          const struct form_row &row)
+{
+    float *to = use.stats + bh * use.kept * a.nq + i;
+
+#pragma unroll
+    for (int k = 0; k < 2 * FORM_ROWS + 1; k++) {
+        const int at = k - FORM_ROWS - 1;
+
+        if (k < FORM_ROWS ? k < F::rows(u) : at < 0 ? F::shift(u) : at < F::rows(u) && F::row_max(u, at)) {
+            *to = k < FORM_ROWS ? row.row[k] : at < 0 ? row.m : row.arg[at];
+            to += a.nq;
+        }
+    }
+}
+
+/* ---- parts of the keys, of few queries over many keys (one pass) ---- */
+
+/* Numbers of a row behind its part of y: the shift, then of each row function its value and the key that attains it. */
+#define FORM_SPLIT (1 + 2 * FORM_ROWS)
+
+template <class F>
+__device__ __forceinline__ void form_split_put(float *to, const struct form_head &u,
+                                               const struct form_row &row)
+{
+    to[0] = row.m;
+#pragma unroll
+    for (int k = 0; k < FORM_ROWS; k++)
+        if (k < F::rows(u)) {
+            to[1 + 2 * k] = row.row[k];
+            to[2 + 2 * k] = row.arg[k];
+        }
+}
+
+/* What the sums of a part with shift m are multiplied by for shift `to`; 0 if the part sees no key. */
+template <class F>
+__device__ __forceinline__ float form_split_by(const struct form_head &u, float m, float to)
+{
+    return !F::shift(u) || m == to ? 1 : m == -INFINITY ? 0 : __expf(m - to);
+}
+
+/* y and the row statistics from the parts, in their order: a warp for each query. */
+template <class M, class F>
+__device__ __forceinline__ void form_join(const struct att &a, const struct att_deal &g,
+                                          const struct form_use &use)
+{
+    typedef typename M::T T;
+    const int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / PK_WARP, bh = at / a.nq;
+    const int i = (int)(at % a.nq), lane = (int)threadIdx.x % PK_WARP, width = a.d16 + FORM_SPLIT;
+    const float *const from = use.split + (bh * g.parts * a.nq + i) * width;
+    const int64_t step = (int64_t)a.nq * width;
+    struct form_row row;
+    float by, m;
+    bool live;
+
+    if (at >= (int64_t)a.batch * a.heads * a.nq)
+        return;
+
+    const int b = (int)(bh / a.heads), h = (int)(bh % a.heads);
+    const struct att_sight sight = att_sight_of(a, b);
+    const struct form_head u = form_head_of<F>(a, use, h);
+    const int keys = form_keys_seen(sight, i);
+
+    form_row_begin<F>(&row, u);
+    row.i = form_position(a, sight, i);
+    row.ni = (float)max(1, keys);
+    for (int p = 0; F::shift(u) && p < g.parts; p++)
+        row.m = form_larger(row.m, from[p * step + a.d16]);
+    for (int p = 0; p < g.parts; p++) {
+        const float *const x = from + p * step + a.d16;
+        const float shrink = form_split_by<F>(u, x[0], row.m);
+
+#pragma unroll
+        for (int k = 0; k < FORM_ROWS; k++) {
+            const float value = k < F::rows(u) && shrink != 0 ? x[1 + 2 * k] * shrink : 0;
+
+            if (k >= F::rows(u) || shrink == 0)
+                break;
+            if (!F::row_max(u, k)) {
+                row.row[k] += value;
+            } else if (value > row.row[k] || value != value) {
+                row.row[k] = value;
+                row.arg[k] = x[2 + 2 * k];
+            }
+        }
+    }
+    m = row.m;
+    row.m = m == -INFINITY ? 0 : m;
+    live = form_turn<F>(u, row, keys > 0, &by);
+    for (int c = lane; c < a.d; c += PK_WARP) {
+        float sum = 0;
+
+        for (int p = 0; p < g.parts; p++)
+            sum += from[p * step + c] * form_split_by<F>(u, from[p * step + a.d16], m);
+        ((T *)a.y.p)[b * a.y.sb + h * a.y.sh + i * a.y.sn + c] = pk_narrow<T>(live ? sum * by : 0);
+    }
+    if (lane == 0)
+        form_keep<F>(a, use, u, bh, i, row);
+}
+
 /* ---- forward ---- */
 
 template <class M, class F, int D>
@@ -250,14 +355,15 @@ __device__ __forceinline__ void form_forward(const struct att &a, const struct a
     const int64_t pair = (int64_t)blockIdx.x / g.chunks * g.per_block + slot;
     const int chunk = g.chunks - 1 - (int)(blockIdx.x % (unsigned)g.chunks); /* causal: the longest first */
     const bool real = pair < g.pairs;
-    const int64_t bh = real ? pair : 0;
+    const int64_t bh = real ? pair / g.parts : 0;
     const int b = (int)(bh / a.heads), h = (int)(bh % a.heads);
     const struct att_sight sight = att_sight_of(a, b);
     const struct form_head u = form_head_of<F>(a, use, h);
+    const int lo = (int)(pair % g.parts) * g.part_rows, hi = min(sight.end, lo + g.part_rows);
     T *const own = shared + warp * STRIP * pitch;
     T *const tiles = shared + (g.warps * g.per_block * STRIP + slot * TILE * 2) * pitch;
     const struct att_flow<T> flow = {
-        a, g, a.k, a.v, tiles, pitch, g.per_block *TILE * 2 * pitch, sub, 0, sight.end, b, h, real
+        a, g, a.k, a.v, tiles, pitch, g.per_block *TILE * 2 * pitch, sub, lo, hi, b, h, real
     };
     const struct att_draw draw = att_draw_of(a, bh);
     const bool two = F::two(u);
@@ -269,12 +375,12 @@ __device__ __forceinline__ void form_forward(const struct att &a, const struct a
 
         count = 0;
         for (int64_t p = pair0; p < pair0 + g.per_block && p < g.pairs; p++) {
-            const int pb = (int)(p / a.heads);
-            int last = att_end(a, pb);
+            const int pb = (int)(p / g.parts / a.heads), from = (int)(p % g.parts) * g.part_rows;
+            int last = min(att_end(a, pb), from + g.part_rows);
 
             if (a.causal)
                 last = min(last, (chunk + 1) * g.warps * STRIP + att_shift(a, pb));
-            count = max(count, (last + TILE - 1) / TILE);
+            count = max(count, (last - from + TILE - 1) / TILE);
         }
     }
 
@@ -304,17 +410,18 @@ __device__ __forceinline__ void form_forward(const struct att &a, const struct a
             flow.open(round + (two && pass), 0, count);
             for (int t = 0; t < count; t++) {
                 const T *const k = flow.next(t, 0, count), *const v = k + TILE * pitch;
-                const int k0 = t * TILE;
+                const int k0 = lo + t * TILE;
                 float x[NT][4];
                 uint32_t seen = ~0u;
 
                 if (t == 0 && busy)
                     held.load(own, pitch, a.d16);
-                if (busy && k0 < sight.end && !att_closed(sight, row0, STRIP, k0)) {
+                if (busy && k0 < hi && !att_closed(sight, row0, STRIP, k0)) {
                     att_zero(x);
                     held.scores(x, own, k, pitch, a.d16);
                     att_logits<NT, false>(x, a, h, row0, k0);
-                    if (!att_open(sight, row0, STRIP, k0, TILE))
+                    if (!att_open(sight, row0, STRIP, k0,
+                                  TILE)) /* a part ends with a tile, or with all keys */
                         seen = att_seen_bits<NT, false>(sight, row0, k0);
                     if (F::shift(u) && gathers)
                         form_raise<F>(row, u, x, seen, k0, acc);
@@ -344,7 +451,8 @@ __device__ __forceinline__ void form_forward(const struct att &a, const struct a
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
                     form_row_join<F, 4>(&row[r], u);
-                    row[r].m = row[r].m == -INFINITY ? 0 : row[r].m;
+                    if (!use.split)
+                        row[r].m = row[r].m == -INFINITY ? 0 : row[r].m;
                 }
         }
         if (busy)
@@ -356,21 +464,21 @@ __device__ __forceinline__ void form_forward(const struct att &a, const struct a
 
                 if (i >= a.nq)
                     continue;
-                if (c == 0) {
-                    float *to = use.stats + bh * use.kept * a.nq + i;
+                if (use.split) {
+                    float *const to = use.split + (pair * a.nq + i) * (a.d16 + FORM_SPLIT);
 
 #pragma unroll
-                    for (int k = 0; k < 2 * FORM_ROWS + 1; k++) {
-                        const int at = k - FORM_ROWS - 1;
-
-                        if (k < FORM_ROWS ? k < F::rows(u)
-                            : at < 0      ? F::shift(u)
-                                          : at < F::rows(u) && F::row_max(u, at)) {
-                            *to = k < FORM_ROWS ? row[r].row[k] : at < 0 ? row[r].m : row[r].arg[at];
-                            to += a.nq;
+                    for (int n = 0; n < D / 8; n++)
+                        if (c + n * 8 < a.d16) {
+                            to[c + n * 8] = acc[n][2 * r];
+                            to[c + n * 8 + 1] = acc[n][2 * r + 1];
                         }
-                    }
+                    if (c == 0)
+                        form_split_put<F>(to + a.d16, u, row[r]);
+                    continue;
                 }
+                if (c == 0)
+                    form_keep<F>(a, use, u, bh, i, row[r]);
 #pragma unroll
                 for (int n = 0; n < D / 8; n++)
                     att_store<T>((T *)a.y.p + b * a.y.sb + h * a.y.sh + i * a.y.sn, c + n * 8, a.d,
@@ -843,7 +951,9 @@ __device__ __forceinline__ void form_bias(const struct att &a, const struct att_
 /* ---- the kernels of one arithmetic, head length and formula: all take the same three structs ---- */
 
 /* X(name, body): as many as enum form_kernel. */
-#define FORM_FORWARD_KERNELS(X) X(forward, (form_forward<M, F, D>(a, g, u)))
+#define FORM_FORWARD_KERNELS(X)                                                                              \
+    X(forward, (form_forward<M, F, D>(a, g, u)))                                                             \
+    X(join, (form_join<M, F>(a, g, u)))
 #define FORM_BACKWARD_KERNELS(X)                                                                             \
     FORM_SCALARS_KERNELS(X)                                                                                  \
     X(keys, (form_backward<M, F, D, FORM_KEYS>(a, g, u)))                                                    \

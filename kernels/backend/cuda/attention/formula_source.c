@@ -132,9 +132,10 @@ void cuda_formula_source(const struct cuda_program *p, struct pd_buf *out)
                   t->columns ? "hopper_formula.cuh" : "formula_stats.cuh");
     cuda_formula_type(p->plan, out);
     pd_buf_printf(out, "typedef %s M;\ntypedef form_formula F;\nconstexpr int D = %d;\n", p->math, p->head);
+    /* One block a multiprocessor at least: ptxas may then use as many registers as there are, and spills none. */
     pd_buf_str(
         out,
-        "#define X(name, body) extern \"C\" __global__ void __launch_bounds__(256) formula_##name(const "
+        "#define X(name, body) extern \"C\" __global__ void __launch_bounds__(256, 1) formula_##name(const "
         "__grid_constant__ struct att a, const __grid_constant__ struct att_deal g, const __grid_constant__ "
         "struct form_use u) { body; }\n");
     if (t->columns)

@@ -49,7 +49,7 @@ static struct pk_formula_plan *plan_of(const char *text)
 struct asked {
     struct pk_call call;
     struct pk_attr attr;
-    struct pk_view qkv;
+    struct pk_view in[3]; /* packed; y and dy of gradients */
     struct pk_formula_plan *plan;
 };
 
@@ -59,9 +59,18 @@ static struct pk_call ask(struct asked *a, enum pk_op op, enum pk_dtype dtype, c
     a->attr.formula.plan = a->plan;
     a->attr.attention.packed = true;
     a->attr.attention.phi = PK_PHI_SIGMOID;
-    a->qkv.dtype = dtype;
-    a->qkv.shape = PK_SHAPE(2, 5, 3, 2, head);
-    return (struct pk_call){.op = op, .attr = &a->attr, .n_in = 1, .in = &a->qkv};
+    for (int k = 0; k < 3; k++)
+        a->in[k] = (struct pk_view){.dtype = dtype,
+                                    .shape = k ? PK_SHAPE(2, 5, 2, head) : PK_SHAPE(2, 5, 3, 2, head)};
+    return (struct pk_call){.op = op, .attr = &a->attr, .n_in = op == PK_OP_FORMULA_BWD ? 3 : 1, .in = a->in};
+}
+
+/* Gives a call rows as a plan lays them out. */
+static void lay(struct asked *a, int64_t tokens, int64_t head)
+{
+    for (int k = 0; k < 3; k++)
+        a->in[k] = pk_view_dense(NULL, a->in[k].dtype,
+                                 k ? PK_SHAPE(2, tokens, 2, head) : PK_SHAPE(2, tokens, 3, 2, head));
 }
 
 #define RATIONAL "s^3/(1+abs(s))"
@@ -112,7 +121,7 @@ static void test_compile_makes_each_program_once(void **state)
     (void)state;
     step(calls, PK_BF16, RATIONAL);
     compile(calls, ASKED,
-            "1/3 the forward pass in bf16\n1/3 the forward pass in bf16: 1 kernels\n"
+            "1/3 the forward pass in bf16\n1/3 the forward pass in bf16: 2 kernels\n"
             "2/3 gradients in bf16\n2/3 gradients in bf16: 7 kernels\n"
             "3/3 diagnostics in bf16\n3/3 diagnostics in bf16: 2 kernels\n");
     compile(calls, ASKED, "");
@@ -121,8 +130,40 @@ static void test_compile_makes_each_program_once(void **state)
     compile(calls, ASKED, "");
     forget();
     step(calls, PK_BF16, "s/(1+abs(s))");
-    compile(calls, 1, "1/1 the forward pass in bf16\n1/1 the forward pass in bf16: 1 kernels\n");
+    compile(calls, 1, "1/1 the forward pass in bf16\n1/1 the forward pass in bf16: 2 kernels\n");
     forget();
+}
+
+/* Rows that bulk copies can take: the kernels of sm 90, a program for each shape of their tiles; a scalar's gradient takes four
+ * more. */
+static void test_compile_for_the_tiles_of_sm_90(void **state)
+{
+    static const int64_t tokens[] = {5, 70, 80, 600};
+    struct pk_call calls[2 * 4];
+    struct asked long_one[2 * 4], learned[2];
+
+    (void)state;
+    for (int k = 0; k < 8; k++) {
+        calls[k] = ask(&long_one[k], k % 2 ? PK_OP_FORMULA_BWD : PK_OP_FORMULA, PK_BF16, RATIONAL, 32);
+        lay(&long_one[k], tokens[k / 2], 64);
+    }
+    compile(calls, 8,
+            "1/5 the forward pass in bf16\n1/5 the forward pass in bf16: 1 kernels\n"
+            "2/5 gradients in bf16\n2/5 gradients in bf16: 2 kernels\n"
+            "3/5 the forward pass in bf16\n3/5 the forward pass in bf16: 1 kernels\n"
+            "4/5 gradients in bf16\n4/5 gradients in bf16: 2 kernels\n"
+            "5/5 the forward pass in bf16\n5/5 the forward pass in bf16: 1 kernels\n");
+    for (int k = 0; k < 2; k++) {
+        calls[k] = ask(&learned[k], k ? PK_OP_FORMULA_BWD : PK_OP_FORMULA, PK_BF16, "a*s^3", 64);
+        lay(&learned[k], 70, 64);
+    }
+    compile(calls, 2,
+            "1/2 the forward pass in bf16\n1/2 the forward pass in bf16: 1 kernels\n"
+            "2/2 gradients in bf16\n2/2 gradients in bf16: 6 kernels\n");
+    for (int k = 0; k < 8; k++)
+        free(long_one[k].plan);
+    for (int k = 0; k < 2; k++)
+        free(learned[k].plan);
 }
 
 /* TF32 and f32 differ in everything but the diagnostics; heads beyond 64 channels are another program. */
@@ -135,17 +176,17 @@ static void test_compile_distinguishes_arithmetics_and_heads(void **state)
     step(calls, PK_F32, RATIONAL);
     assert_int_equal(gpu_api()->set_math(device, PK_MATH_TF32, NULL), PD_OK);
     compile(calls, ASKED,
-            "1/3 the forward pass in tf32\n1/3 the forward pass in tf32: 1 kernels\n"
+            "1/3 the forward pass in tf32\n1/3 the forward pass in tf32: 2 kernels\n"
             "2/3 gradients in tf32\n2/3 gradients in tf32: 7 kernels\n"
             "3/3 diagnostics in f32\n3/3 diagnostics in f32: 2 kernels\n");
     assert_int_equal(gpu_api()->set_math(device, PK_MATH_F32, NULL), PD_OK);
     compile(calls, ASKED,
-            "1/2 the forward pass in f32\n1/2 the forward pass in f32: 1 kernels\n"
+            "1/2 the forward pass in f32\n1/2 the forward pass in f32: 2 kernels\n"
             "2/2 gradients in f32\n2/2 gradients in f32: 7 kernels\n");
     calls[0] = ask(&wide, PK_OP_FORMULA, PK_F32, RATIONAL, 128);
     compile(calls, 1, ""); /* f32 has one size of block */
     assert_int_equal(gpu_api()->set_math(device, PK_MATH_TF32, NULL), PD_OK);
-    compile(calls, 1, "1/1 the forward pass in tf32\n1/1 the forward pass in tf32: 1 kernels\n");
+    compile(calls, 1, "1/1 the forward pass in tf32\n1/1 the forward pass in tf32: 2 kernels\n");
     assert_int_equal(gpu_api()->set_math(device, PK_MATH_F32, NULL), PD_OK);
     free(wide.plan);
     forget();
@@ -157,11 +198,11 @@ static void test_compile_finds_what_an_earlier_run_compiled(void **state)
 
     (void)state;
     step(calls, PK_BF16, RATIONAL);
-    compile(calls, 1, "1/1 the forward pass in bf16\n1/1 the forward pass in bf16: 1 kernels\n");
+    compile(calls, 1, "1/1 the forward pass in bf16\n1/1 the forward pass in bf16: 2 kernels\n");
     device = gpu_api()->close(device);
     open_device();
     compile(calls, 4,
-            "1/2 the forward pass in bf16\n1/2 the forward pass in bf16: 1 kernels, found\n"
+            "1/2 the forward pass in bf16\n1/2 the forward pass in bf16: 2 kernels, found\n"
             "2/2 gradients in bf16\n2/2 gradients in bf16: 7 kernels\n");
     forget();
 }
@@ -223,6 +264,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_compile_makes_each_program_once, fresh, gone),
+        cmocka_unit_test_setup_teardown(test_compile_for_the_tiles_of_sm_90, fresh, gone),
         cmocka_unit_test_setup_teardown(test_compile_distinguishes_arithmetics_and_heads, fresh, gone),
         cmocka_unit_test_setup_teardown(test_compile_finds_what_an_earlier_run_compiled, fresh, gone),
         cmocka_unit_test_setup_teardown(test_compile_reports_a_failure_and_tries_again, fresh, gone),

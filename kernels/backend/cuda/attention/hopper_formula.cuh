@@ -1,6 +1,7 @@
 /* kernels/backend/cuda/attention/hopper_formula.cuh: formulas on sm 90: the kernels of hopper_fwd.cuh and hopper_bwd_block.cuh
- * around a formula's programs (formula.cuh), for formulas in which an entry depends on its logit alone (hopper_formula.h).
- * Then G is one number of a head: it is the factor of y, and of dV and dS; job.scale where F::turn_fixed. Also read by NVRTC. */
+ * around a formula's programs (formula.cuh), for the formulas that
+ * cuda_formula_hopper_supports names (attention.h): an entry depends on its logit alone. Then G is one number of a head: it is the factor of y, and of
+ * dV and dS; job.scale where F::turn_fixed. Also read by NVRTC. */
 #pragma once
 
 #include "kernels/backend/cuda/attention/formula.cuh"

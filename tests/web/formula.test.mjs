@@ -37,6 +37,7 @@ test('test_web_formula_axis_of_whole_activations_is_read_where_all_are_formulas'
     const kept = { name: 'x', attention: { dropout: 0.1 }, sweep: { axes: [{ pointer: '/attention', values }] } };
     assert.deepEqual(entriesOf(kept), [{ formula: 's^3' }, { formula: 'a*s', params: { a: { init: 2 } } }]);
     assert.deepEqual(withEntries(kept, [{ formula: 's^3' }, { formula: 's' }]), { name: 'x', attention: { formulas: ['s^3', 's'], dropout: 0.1 } });
+    assert.deepEqual(entriesOf({ attention: { formulas: [null, 's', 3] } }).map(e => e.formula), ['', 's', '']); // while one types
     const mixed = { sweep: { axes: [{ pointer: '/attention', values: [...values, { activation: 'softmax' }] }] } };
     assert.deepEqual(entriesOf(mixed), []);
 });

@@ -11,7 +11,7 @@
 #define SIDE 4    /* neighbours */
 #define TALL 3    /* most rows of a kernel that is read three wide at once */
 #define BLOCK 128 /* channels */
-#define SPAN 8    /* columns whose rows, all channels of them, fit the first-level cache */
+#define SPAN 8    /* columns: six rows of so many with 256 channels are 48 KiB, a first-level cache */
 
 struct job {
     struct pk_backend *b;

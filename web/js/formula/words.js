@@ -19,7 +19,7 @@ const axisOf = document => (Array.isArray(document?.sweep?.axes) ? document.swee
 function entryOf(value) {
     if (typeof value === 'string')
         return { formula: value };
-    const { activation, ...rest } = /** @type {any} */ (value);
+    const { activation, ...rest } = /** @type {any} */ (value ?? {});
     return { ...rest, formula: String(rest.formula ?? '') };
 }
 

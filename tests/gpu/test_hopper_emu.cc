@@ -38,7 +38,8 @@ enum mistake {
     NO_EXPECT,       /* bytes that nobody announced: the phase never ends */
     MISALIGNED,      /* a tile at an address that the swizzle's pattern does not begin at */
     TOO_MANY,        /* arrivals */
-    UNINITIALISED
+    UNINITIALISED,
+    REGISTERS /* more than the block has */
 };
 
 static __global__ void mistaken(const __grid_constant__ CUtensorMap m, enum mistake what)
@@ -116,6 +117,45 @@ static void test_mistakes_are_found(void **)
     for (int what = NONE + 1; what <= UNINITIALISED; what++)
         if (survives((enum mistake)what))
             fail_msg("mistake %d went unseen", what);
+}
+
+/* ---- registers ---- */
+
+/* Two warpgroups wait for 240 registers a thread; the third keeps `kept` of the 168 that each begins with. */
+template <int kept> static __global__ void deal(int *out)
+{
+    if (threadIdx.x / 128 == 2)
+        pk_registers_fewer<kept>();
+    else
+        pk_registers_more<240>();
+    if (threadIdx.x == 0)
+        *out = kept;
+}
+
+template <int kept> static bool deal_ends(void)
+{
+    int status = 0, *out = nullptr;
+    pid_t child;
+
+    assert_int_equal(cudaMalloc((void **)&out, sizeof *out), cudaSuccess);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (kept > 24)
+            (void)!freopen("/dev/null", "w", stderr);
+        PK_LAUNCH(deal<kept>, dim3(1), dim3(384), 0, nullptr, out);
+        cudaDeviceSynchronize();
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    cudaFree(out);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static void test_registers_that_a_block_has_not_are_waited_for(void **)
+{
+    assert_true(deal_ends<24>());
+    assert_false(deal_ends<32>());
 }
 
 /* ---- clusters ---- */
@@ -228,6 +268,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_maps_that_the_driver_refuses),
         cmocka_unit_test(test_mistakes_are_found),
+        cmocka_unit_test(test_registers_that_a_block_has_not_are_waited_for),
         cmocka_unit_test(test_limits_of_a_cluster),
         cmocka_unit_test(test_mistakes_of_clusters_are_found),
     };

@@ -277,22 +277,22 @@ static void test_box_wider_than_the_tensor(void **)
 
 /* ---- registers that one warpgroup gives up and another takes ---- */
 
-/* Warpgroup 1 gives up its registers; warpgroup 0 takes them and keeps 160 values alive in them. */
-static __global__ void __launch_bounds__(256, 1) registers(const float *x, float *out)
+/* Warpgroup 2 gives up its registers; the others take them, to the last one, and keep 160 values alive in them. */
+static __global__ void __launch_bounds__(384, 1) registers(const float *x, float *out)
 {
 #ifdef PK_HOPPER
-    if (pk_warp_number() / 4 == 1) {
+    if (pk_warp_number() / 4 == 2) {
         pk_registers_fewer<24>();
-        if (threadIdx.x == 128)
-            out[128] = x[0];
+        if (threadIdx.x == 256)
+            out[256] = x[0];
     } else {
         float v[160], sum = 0.0f;
 
         pk_registers_more<240>();
 #pragma unroll
         for (int i = 0; i < 160; i++)
-            v[i] = x[i * 128 + threadIdx.x];
-        pk_named_barrier(1, 128);
+            v[i] = x[i * 256 + threadIdx.x];
+        pk_named_barrier(1, 256);
 #pragma unroll
         for (int i = 0; i < 160; i++)
             sum += v[i] * v[159 - i];
@@ -303,23 +303,23 @@ static __global__ void __launch_bounds__(256, 1) registers(const float *x, float
 
 static void test_registers_move_between_warpgroups(void **)
 {
-    const std::vector<float> x = numbers(160 * 128, 12);
-    float *dx = nullptr, *out = nullptr, got[129];
+    const std::vector<float> x = numbers(160 * 256, 12);
+    float *dx = nullptr, *out = nullptr, got[257];
 
     assert_int_equal(cudaMalloc((void **)&dx, x.size() * 4), cudaSuccess);
     assert_int_equal(cudaMalloc((void **)&out, sizeof got), cudaSuccess);
     assert_int_equal(cudaMemcpy(dx, x.data(), x.size() * 4, cudaMemcpyHostToDevice), cudaSuccess);
-    PK_LAUNCH(registers, dim3(1), dim3(256), 0, nullptr, dx, out);
+    PK_LAUNCH(registers, dim3(1), dim3(384), 0, nullptr, dx, out);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
     assert_int_equal(cudaMemcpy(got, out, sizeof got, cudaMemcpyDeviceToHost), cudaSuccess);
-    for (int t = 0; t < 128; t++) {
+    for (int t = 0; t < 256; t++) {
         float want = 0;
 
         for (int i = 0; i < 160; i++)
-            want += x[(size_t)(i * 128 + t)] * x[(size_t)((159 - i) * 128 + t)];
+            want += x[(size_t)(i * 256 + t)] * x[(size_t)((159 - i) * 256 + t)];
         assert_true(got[t] == want);
     }
-    assert_true(got[128] == x[0]);
+    assert_true(got[256] == x[0]);
     cudaFree(dx);
     cudaFree(out);
 }

@@ -1,4 +1,4 @@
-/* Products on the CUDA back end (emulated): every form that the executor makes, against plain sums in double;
+/* Products on the CUDA back end: every form that the executor makes, against plain sums in double;
  * the library's choices and how they are kept; what it does not take goes another way. */
 #include <stddef.h>
 #include <setjmp.h>
@@ -15,6 +15,12 @@
 #include "kernels/backend/backend.h"
 
 extern const struct pk_backend_api *pk_backend_entry(void);
+
+#ifdef POLYD_ON_A_DEVICE
+#define EMULATED false
+#else
+#define EMULATED true /* its library refuses what POLYD_EMU_LT_REFUSE says */
+#endif
 
 static const struct pk_backend_api *api;
 static struct pd_why why;
@@ -442,9 +448,12 @@ static void test_matmul_choices_are_kept(void **state)
 
 static void test_matmul_what_the_library_refuses_is_computed_all_the_same(void **state)
 {
-    struct pk_backend *b = open_it();
+    struct pk_backend *b;
 
     (void)state;
+    if (!EMULATED)
+        skip();
+    b = open_it();
     said_fallback = 0;
     setenv("POLYD_EMU_LT_REFUSE", "1", 1);
     for (int form = 0; form < 4; form++) {
@@ -591,7 +600,7 @@ static void test_matmul_extra_outputs(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof extras / sizeof extras[0]; i++)
-        for (int refused = 0; refused < 3; refused++) {
+        for (int refused = 0; refused < (EMULATED ? 3 : 1); refused++) {
             struct pk_backend *b;
             int64_t way;
 
@@ -614,14 +623,16 @@ static void test_matmul_extra_outputs(void **state)
                     b = open_it();
                     check_extra(b, &extras[i]);
                     assert_int_equal(kept.hits, 1);
-                    assert_int_equal(kept.puts, 1);
+                    if (EMULATED) /* a device may know the algorithm of one way for that one alone */
+                        assert_int_equal(kept.puts, 1);
                     api->close(b);
                 }
                 way = 2; /* no way at all: not believed */
                 memcpy(kept.value[0] + kept.size[0] - sizeof way, &way, sizeof way);
+                kept.puts = 0;
                 b = open_it();
                 check_extra(b, &extras[i]);
-                assert_int_equal(kept.puts, 2);
+                assert_int_equal(kept.puts, 1);
                 api->close(b);
             }
         }

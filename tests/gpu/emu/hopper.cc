@@ -17,28 +17,26 @@
  * - Barriers of another block of the cluster may be used only after a barrier of the cluster that came after
  *   their initialisation, and while that block has not left.
  *
- * Not seen: a left operand in registers that is changed while the product runs; the order of registers
- * against setmaxnreg; a fence.proxy.async missing in one thread while another thread's came later.
+ * - A block has the registers that it is launched with: of 65536 an equal share for each thread, in eights. A warpgroup
+ *   that wants more (setmaxnreg) waits until others have given up as many.
  *
- * To be checked first on a GPU, because the documents leave a doubt:
+ * Not seen: a left operand in registers that is changed while the product runs; a fence.proxy.async missing in one
+ * thread while another thread's came later.
+ *
+ * Where the documents leave a doubt, test_hopper_parts.cu asks a device; an H200 (2026-11-28) agreed in each:
  * 1. An operand's address is start + offsets, and the swizzle exchanges bits of that sum (so that a start in
- *    the middle of a row of a swizzled tile means the columns from there on). The ISA shows figures only;
- *    public kernels step along K this way.
+ *    the middle of a row of a swizzled tile means the columns from there on).
  * 2. By columns (MN-major) with a swizzle: the leading offset goes from one block of columns to the next, the
- *    stride offset from 8 rows of K to the next 8. Tables of the ISA and the comments of public libraries
- *    agree.
- * 3. Strides of a tensor map need not grow with the dimension (heads are closer together than tokens). The
- *    text on cuTensorMapEncodeTiled computes strides as if they grew; public kernels do otherwise.
+ *    stride offset from 8 rows of K to the next 8.
+ * 3. Strides of a tensor map need not grow with the dimension (heads are closer together than tokens).
  * 4. A box may be wider than the tensor (head dimensions 48, 80, 96 in blocks of 64): the rest is filled with
  *    0 and counted in the bytes.
- * 5. Order and rounding of the sums inside a product: here 16 exact products summed in double and rounded
- *    once per instruction; the hardware keeps fewer bits.
- * 6. Dynamic shared memory begins at a multiple of 1024 where it is declared so and there is no static one:
- * tiles and their swizzle count on it.
- * 7. A copy to several blocks of a cluster writes the same offsets in each and counts on the barrier at the
- * same offset in each; its bytes may be counted before that block's own thread has said how many it expects.
- * 8. setmaxnreg: 32 + 3 x 160 and 32 + 2 x 240 registers of the 512 that four warps of an SM's quarter share;
- * a warpgroup waits for registers that another gives up. Not emulated. */
+ * 5. Dynamic shared memory begins at a multiple of 1024 where it is declared so and there is no static one:
+ *    tiles and their swizzle count on it.
+ * 6. A copy to several blocks of a cluster writes the same offsets in each and counts on the barrier at the
+ *    same offset in each; its bytes may be counted before that block's own thread has said how many it expects.
+ * Order and rounding of the sums inside a product differ: here 16 exact products are summed in double and rounded
+ * once per instruction; the hardware keeps fewer bits. */
 #include "hopper.h"
 
 #include <cuda.h>
@@ -47,6 +45,7 @@
 #include <math.h>
 #include <string.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace
@@ -92,6 +91,7 @@ struct thread {
     long group; /* that products join now */
     bool fenced;
     std::vector<accumulator> pending;
+    int registers;
 };
 
 struct group {
@@ -102,7 +102,8 @@ struct memory {                /* of a block */
     std::vector<uint8_t> seen; /* shared memory as products see it, from address 0 */
     uint32_t end;              /* one beyond the highest address named so far */
     bool fence_since, unpublished;
-    bool known; /* its barriers, to the cluster */
+    bool known;  /* its barriers, to the cluster */
+    int unowned; /* registers that its threads have given up */
 };
 
 std::vector<thread> threads;
@@ -455,9 +456,12 @@ void multiply(void *const *lanes, void *)
 
 void pk_emu_hopper_begin(unsigned n, unsigned blocks)
 {
-    threads.assign(n, thread{0, false, {}});
+    /* As many as a kernel of one block a multiprocessor is compiled for. */
+    const int registers = (int)std::min(256u, 65536u / (n / blocks) / 8 * 8);
+
+    threads.assign(n, thread{0, false, {}, registers});
     groups.assign((n + 127) / 128, group{});
-    memories.assign(blocks, memory{std::vector<uint8_t>(1024, 0), 1024, false, false, false});
+    memories.assign(blocks, memory{std::vector<uint8_t>(1024, 0), 1024, false, false, false, 0});
     copies = 0;
 }
 
@@ -641,9 +645,20 @@ void emu_wgmma(float *d, int columns, const uint32_t *a, uint64_t a_operand, uin
 
 void emu_set_registers(int registers, bool more)
 {
-    (void)more;
-    if (registers % 8 || registers < 24 || registers > 256)
-        pk_emu_fail("setmaxnreg %d", registers);
+    struct want {
+        memory *of;
+        int registers;
+    } w = {mine(), registers - self()->registers};
+
+    if (registers % 8 || registers < 24 || registers > 256 || (more ? w.registers < 0 : w.registers > 0))
+        pk_emu_fail("setmaxnreg: %d, from %d", registers, self()->registers);
+    pk_emu_warpgroup("setmaxnreg", nullptr, nullptr, nullptr);
+    while (!pk_emu_wait(
+        "setmaxnreg.inc", [](void *arg) { return ((want *)arg)->of->unowned >= ((want *)arg)->registers; },
+        &w, false))
+        ;
+    w.of->unowned -= w.registers;
+    self()->registers = registers;
 }
 
 float emu_tanh(float x)

@@ -22,6 +22,10 @@
 /* Longest side of a bias whose gradient is supported here: the sums of each block take 1 MiB at 512. */
 #define HOPPER_BIASED 512
 
+/* Registers of a thread of a kernel that has a multiprocessor to itself. setmaxnreg deals out the block's: a warpgroup waits
+ * for ever for registers that no other gives up. */
+#define HOPPER_REGISTERS(threads) (65536 / (threads) / 8 * 8)
+
 /* Rows of one tensor: element (b, h, i, c) at p + b sb + h sh + i sn + c. */
 struct hopper_rows {
     __nv_bfloat16 *p;

@@ -34,6 +34,8 @@ template <int columns, int groups> struct backward_shape {
     static constexpr bool held = groups == 2 && columns == 64;
     static constexpr bool clusters = groups == 2 && columns == 64; /* of two blocks, where it pays */
     static constexpr int registers = columns == 64 ? 232 : 240, loader_registers = columns == 64 ? 40 : 24;
+    static_assert(groups == 1 ||
+                  groups * registers + loader_registers <= (groups + 1) * HOPPER_REGISTERS(threads));
     /* Blocks of one warpgroup that hold a whole head at once store more in shared memory, each thread its own part: */
     static constexpr int bias_at = shared, dbias_at = bias_at + queries / 2 * 4 * 128;
     static constexpr int bits_at = dbias_at + queries / 2 * 4 * 128;

@@ -1,6 +1,6 @@
 /* ATTENTION on sm 90: y = c phi(tau q k^T) v, bf16 in and out, sums in f32. No maximum, no sum of rows, no
- * rescaling, nothing kept for the way back. Compiled and emulated; NO GPU HAS RUN IT YET: what follows is
- * counted, not measured.
+ * rescaling, nothing kept for the way back. What follows is counted, not
+ * measured, but where an H200 is named.
  *
  * Division. A unit is 64 queries for each of `groups` warpgroups of one (batch, head); where all keys of a
  * head fit into the ring ("together", up to 448 or 512 keys) a unit is the whole head and its keys are loaded
@@ -25,12 +25,12 @@
  *  columns keys groups stages   registers of a tile         shared     chosen for
  *       64   96      3      4   48 S + 24 P + 32 O + 16 Q   144 KiB    more than 512 keys
  *                               of 160
- *       64  128      2      4   64 + 32 + 32 of 240         160 KiB    up to 512 keys: of these two the one
- *       64  112      2      4   56 + 28 + 32 of 240         144 KiB    that pads less
+ *       64  128      2      4   64 + 32 + 32 of 232         160 KiB    up to 512 keys: of these two the one
+ *       64  112      2      4   56 + 28 + 32 of 232         144 KiB    that pads less
  *       64   64      1      2   three blocks an SM           48 KiB    up to 64 queries (+ 18 for runs)
  *       32   64      1      2   the same                     24 KiB    windows of Swin (+ 18)
- *       32  128      2      4   64 + 32 + 16 of 240          80 KiB
- *      128  128      2      2   64 + 32 + 64 of 240         192 KiB    heads of 72 .. 128
+ *       32  128      2      4   64 + 32 + 16 of 232          80 KiB
+ *      128  128      2      2   64 + 32 + 64 of 232         192 KiB    heads of 72 .. 128
  *
  * Tried and left: 128 keys with three warpgroups (no padding at 1024) spills 128 bytes of 160 registers, 112
  * keys with Q in registers 228.

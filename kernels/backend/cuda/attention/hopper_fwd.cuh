@@ -16,6 +16,9 @@ template <int columns, int keys, int groups, int stages> struct forward_shape {
     static constexpr int shared = units_at + 8;
     /* Q of a unit in registers: S then reads half as much of shared memory. */
     static constexpr bool held = groups == 3;
+    static constexpr int registers = groups == 3 ? 160 : 232, loader_registers = groups == 3 ? 32 : 40;
+    static_assert(groups == 1 ||
+                  groups * registers + loader_registers <= (groups + 1) * HOPPER_REGISTERS(threads));
     /* Blocks of one warpgroup that see a whole head at once keep its bias and who sees whom, each thread its
      * own. */
     static constexpr int bias_at = (shared + 15) / 16 * 16, bits_at = bias_at + keys / 2 * 4 * 128;
@@ -494,7 +497,7 @@ __device__ __forceinline__ void forward_block(const CUtensorMap &mq, const CUten
     __syncthreads();
     if (w == groups) {
         if constexpr (groups > 1)
-            pk_registers_fewer<32>();
+            pk_registers_fewer<shape::loader_registers>();
         if (threadIdx.x == groups * 128) {
             pk_map_prefetch(&mq);
             pk_map_prefetch(&mk);
@@ -502,10 +505,8 @@ __device__ __forceinline__ void forward_block(const CUtensorMap &mq, const CUten
             forward_load<columns, keys, groups, stages>(mq, mk, mv, a, shared, bar);
         }
     } else {
-        if constexpr (groups == 3)
-            pk_registers_more<160>();
-        else if constexpr (groups == 2)
-            pk_registers_more<240>();
+        if constexpr (groups > 1)
+            pk_registers_more<shape::registers>();
         forward_compute<columns, keys, groups, stages, F>(a, use, w, shared, bar);
     }
 #endif

@@ -704,13 +704,13 @@ void pk_formula_cuda(const struct pk_formula_program *p, struct pd_buf *out)
             fill("$a * $b", in, out);
             break;
         case PK_FO_DIV:
-            fill("$a / $b", in, out);
+            fill("__fdividef($a, $b)", in, out);
             break;
         case PK_FO_NEG:
             fill("-$a", in, out);
             break;
         case PK_FO_RECIP:
-            fill("1.0f / $a", in, out);
+            fill("__fdividef(1.0f, $a)", in, out);
             break;
         case PK_FO_SQRT:
             fill("sqrtf($a)", in, out);

@@ -140,6 +140,20 @@ static int listed(int sm, const char *kernel, const char *text)
     return !strncmp(known, version, strlen(version)) && known[strlen(version)] == '.' ? bytes : -1;
 }
 
+/* The key of a file has the options too: code that was compiled with others is not taken. */
+static void expect_options(const char *path)
+{
+    char line[400] = "";
+    FILE *f = fopen(path, "rb");
+
+    assert_non_null(f);
+    assert_non_null(fgets(line, sizeof line, f));
+    assert_non_null(fgets(line, sizeof line, f));
+    fclose(f);
+    assert_non_null(strstr(line, "sm_90a -std=c++17 "));
+    assert_non_null(strstr(line, " --ftz=true"));
+}
+
 static void test_rtc_compiles_and_finds_again(void **state)
 {
     struct pd_buf source, code, again;
@@ -153,6 +167,7 @@ static void test_rtc_compiles_and_finds_again(void **state)
     assert_memory_equal(code.data, "\177ELF", 4);
     assert_non_null(memmem(code.data, code.len, "formula_forward", 15));
     assert_int_equal(files(path, sizeof path), 1);
+    expect_options(path);
 
     assert_true(compile(source.data, 90, folder, &again));
     assert_int_equal(again.len, code.len);

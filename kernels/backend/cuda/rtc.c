@@ -141,18 +141,25 @@ static enum pd_err refused(nvrtc_program p, int result, struct pd_why *why)
     return err;
 }
 
+/* Beside the architecture. Denormals are zero, as on the CPU: exp, log and division then have no cases of their own. */
+static const char *const option[] = {"-std=c++17", "-default-device", "-w", "--ftz=true",
+                                     "--prec-sqrt=false"};
+#define OPTIONS ((int)(sizeof option / sizeof *option))
+
 static enum pd_err compile(struct job *j)
 {
-    const char *const options[] = {j->arch, "-std=c++17", "-default-device", "-w"};
+    const char *options[1 + OPTIONS] = {j->arch};
     nvrtc_program p = NULL;
     size_t size = 0;
     char *to;
     enum pd_err err = PD_OK;
-    int result = nvrtc.create(&p, j->source, "formula.cu", cuda_rtc_headers, cuda_rtc_header_text,
-                              cuda_rtc_header_name);
+    int result;
 
+    memcpy(options + 1, option, sizeof option);
+    result = nvrtc.create(&p, j->source, "formula.cu", cuda_rtc_headers, cuda_rtc_header_text,
+                          cuda_rtc_header_name);
     if (result == 0)
-        result = nvrtc.compile(p, (int)(sizeof options / sizeof *options), options);
+        result = nvrtc.compile(p, 1 + OPTIONS, options);
     if (result == 0)
         result = j->ptx ? nvrtc.ptx_size(p, &size) : nvrtc.cubin_size(p, &size);
     if (result != 0) {
@@ -262,7 +269,10 @@ static void key_of(const char *source, const char *arch, struct pd_buf *key)
     int major = 0, minor = 0;
 
     (void)nvrtc.version(&major, &minor);
-    pd_buf_printf(key, "%d.%d %s\n", major, minor, arch);
+    pd_buf_printf(key, "%d.%d %s", major, minor, arch);
+    for (int k = 0; k < OPTIONS; k++)
+        pd_buf_printf(key, " %s", option[k]);
+    pd_buf_str(key, "\n");
     for (int k = 0; k < cuda_rtc_headers; k++)
         pd_buf_printf(key, "%s %zu %08x\n", cuda_rtc_header_name[k], strlen(cuda_rtc_header_text[k]),
                       pd_crc32c(0, cuda_rtc_header_text[k], strlen(cuda_rtc_header_text[k])));

@@ -13,11 +13,17 @@ template <class F> struct hopper_formula {
     typedef struct form_use use;
     static constexpr bool by_head = true, strict = true;
 
+    /* What depends on N alone is computed for every tile, so that no register keeps it through the loop over tiles. */
+    static __device__ __forceinline__ struct form_head hidden(struct form_head u)
+    {
+        u.n = __int_as_float(pk_opaque(__float_as_int(u.n)));
+        return u;
+    }
     template <int n>
     static __device__ __forceinline__ void values(const struct hopper_job &j, const use &x, int h,
                                                   float (&s)[n], float tau, float /* 0 */)
     {
-        const struct form_head u = form_head_of<F>(j.heads, j.d, x, h);
+        const struct form_head u = hidden(form_head_of<F>(j.heads, j.d, x, h));
         const struct form_row row = {};
 
 #pragma unroll
@@ -33,7 +39,7 @@ template <class F> struct hopper_formula {
                                                 float (&s)[n], const float (&d)[n], uint32_t (&p)[n / 2],
                                                 float tau, float /* 0 */, float &)
     {
-        const struct form_head u = form_head_of<F>(j.heads, j.d, x, h);
+        const struct form_head u = hidden(form_head_of<F>(j.heads, j.d, x, h));
         const struct form_row row = {};
 
         static_assert(!summed, "G's gradient is not summed here");

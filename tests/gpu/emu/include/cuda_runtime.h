@@ -294,7 +294,9 @@ static inline float rsqrtf(float x)
 #define __powf(x, y) powf(x, y)
 static inline float __fdividef(float a, float b)
 {
-    return a / b;
+    const float size = b < 0 ? -b : b;
+
+    return size > 0x1p126f && size <= 0x1.fffffep127f ? a * 0.0f : a / b; /* as the manual says */
 }
 static inline float __frcp_rn(float x)
 {

@@ -193,7 +193,7 @@ struct pk_formula {
     struct nf nf;
 };
 
-/* parse.c: the text of a row of functions.def with `arg` for a, b, c. -1 if the store is full. */
+/* build.c: the text of a row of functions.def with `arg` for a, b, c. -1 if the store is full. */
 ref formula_text(struct pk_formula *f, const char *text, size_t length, const ref *arg);
 
 /* ---- programs ---- */

@@ -1,11 +1,11 @@
-/* Text to tree to normal form. The grammar is in formula.h. */
+/* Text to tree: tokens, the grammar (formula.h), and what is wrong with the text, by its characters. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/base/nearest.h"
-#include "kernels/formula/internal.h"
+#include "kernels/formula/parse.h"
 
 #define DEPTH 100 /* nesting of parentheses, signs and powers */
 
@@ -95,48 +95,7 @@ static const struct {
     {"where", "where needs a condition and two values: where(s > 0, s, 0)"},
 };
 
-enum token {
-    T_END,
-    T_NUMBER,
-    T_NAME,
-    T_OPEN,
-    T_CLOSE,
-    T_COMMA,
-    T_SEMI,
-    T_ASSIGN,
-    T_PLUS,
-    T_MINUS,
-    T_TIMES,
-    T_OVER,
-    T_POWER,
-    T_GT,
-    T_GE,
-    T_LT,
-    T_LE,
-    T_EQ
-};
-
-struct parser {
-    struct pk_formula *f;
-    struct pk_formula_fault *fault;
-    const char *text;
-    int length, at, depth, row_depth;
-    enum token token;
-    int start, end; /* of the token */
-    struct num number;
-    int args; /* of a text of the table: a, b, c are arguments; 0: a text as typed */
-    struct {
-        int start, length, node;
-    } local[16];
-    int locals;
-    bool failed;
-    enum pd_err err;
-};
-
-static void fail_at(struct parser *p, enum pd_err err, int at, int length, const char *fmt, ...)
-    PD_PRINTF(5, 6);
-
-static void fail_at(struct parser *p, enum pd_err err, int at, int length, const char *fmt, ...)
+void parse_fail(struct parser *p, enum pd_err err, int at, int length, const char *fmt, ...)
 {
     va_list ap;
 
@@ -201,7 +160,7 @@ static void read_number(struct parser *p)
         }
     }
     if (!any) {
-        fail_at(p, PD_ERR_INVALID, p->start, 1, "a number needs a digit");
+        parse_fail(p, PD_ERR_INVALID, p->start, 1, "a number needs a digit");
         return;
     }
     e = (negative ? -e : e) - (scale ? scale - 1 : 0);
@@ -209,8 +168,8 @@ static void read_number(struct parser *p)
     n = p->at - p->start;
     if (!exact || !p->number.q) {
         if (n >= (int)sizeof copy) {
-            fail_at(p, PD_ERR_LIMIT, p->start, n, "a number of %d characters; at most %d", n,
-                    (int)sizeof copy - 1);
+            parse_fail(p, PD_ERR_LIMIT, p->start, n, "a number of %d characters; at most %d", n,
+                       (int)sizeof copy - 1);
             return;
         }
         memcpy(copy, p->text + p->start, (size_t)n);
@@ -218,7 +177,7 @@ static void read_number(struct parser *p)
         p->number = num_inexact(strtod(copy, NULL));
     }
     if (!isfinite(p->number.v))
-        fail_at(p, PD_ERR_INVALID, p->start, n, "the number is too large for a double");
+        parse_fail(p, PD_ERR_INVALID, p->start, n, "the number is too large for a double");
 }
 
 static void next(struct parser *p)
@@ -249,7 +208,7 @@ static void next(struct parser *p)
         size_t k = 0;
 
         if (c == '*' && peek(p, 1) == '*') {
-            fail_at(p, PD_ERR_INVALID, p->at, 2, "a power is written with ^: s^3");
+            parse_fail(p, PD_ERR_INVALID, p->at, 2, "a power is written with ^: s^3");
             return;
         }
         while (k < sizeof marks / sizeof *marks &&
@@ -257,14 +216,15 @@ static void next(struct parser *p)
             k++;
         if (k == sizeof marks / sizeof *marks) {
             if (c == '|')
-                fail_at(p, PD_ERR_INVALID, p->at, 1, "an absolute value is written abs(s)");
+                parse_fail(p, PD_ERR_INVALID, p->at, 1, "an absolute value is written abs(s)");
             else if (c == '[' || c == '{')
-                fail_at(p, PD_ERR_INVALID, p->at, 1, "use ( and ) as brackets");
+                parse_fail(p, PD_ERR_INVALID, p->at, 1, "use ( and ) as brackets");
             else if (c >= 0x80)
-                fail_at(p, PD_ERR_INVALID, p->at, 1,
-                        "a formula is written in ASCII: s, n, *, /, ^, sqrt(x), pi");
+                parse_fail(p, PD_ERR_INVALID, p->at, 1,
+                           "a formula is written in ASCII: s, n, *, /, ^, sqrt(x), pi");
             else
-                fail_at(p, PD_ERR_INVALID, p->at, 1, "'%c' has no meaning in a formula", c >= 32 ? c : '?');
+                parse_fail(p, PD_ERR_INVALID, p->at, 1, "'%c' has no meaning in a formula",
+                           c >= 32 ? c : '?');
             return;
         }
         p->token = marks[k].token;
@@ -283,8 +243,8 @@ static int add(struct parser *p, enum ast_op op, int fn, int a, int b, int c, in
     if (p->failed)
         return 0;
     if (f->n_ast == AST_NODES) {
-        fail_at(p, PD_ERR_LIMIT, at, length, "the formula has more than %d numbers, names and operators",
-                AST_NODES);
+        parse_fail(p, PD_ERR_LIMIT, at, length, "the formula has more than %d numbers, names and operators",
+                   AST_NODES);
         return 0;
     }
     *x = (struct ast){(uint8_t)op, (uint8_t)fn,     {(int16_t)a, (int16_t)b, (int16_t)c},
@@ -360,10 +320,10 @@ static void expect(struct parser *p, enum token token, const char *what)
         return;
     if (p->token != token) {
         if (p->token == T_END)
-            fail_at(p, PD_ERR_INVALID, p->start, 1, "%s is missing at the end", what);
+            parse_fail(p, PD_ERR_INVALID, p->start, 1, "%s is missing at the end", what);
         else
-            fail_at(p, PD_ERR_INVALID, p->start, p->end - p->start, "%s belongs here, not '%.*s'", what,
-                    p->end - p->start > 20 ? 20 : p->end - p->start, p->text + p->start);
+            parse_fail(p, PD_ERR_INVALID, p->start, p->end - p->start, "%s belongs here, not '%.*s'", what,
+                       p->end - p->start > 20 ? 20 : p->end - p->start, p->text + p->start);
         return;
     }
     next(p);
@@ -387,24 +347,24 @@ static int call(struct parser *p, int start, int length)
 
         suggest(p, start, length, hint, sizeof hint);
         if (why)
-            fail_at(p, PD_ERR_INVALID, start, length, "%s", why);
+            parse_fail(p, PD_ERR_INVALID, start, length, "%s", why);
         else if (find_leaf(p, start, length) >= 0)
-            fail_at(p, PD_ERR_INVALID, start, length,
-                    "'%.*s' is a variable; a product is written with *: %.*s*(...)", length, p->text + start,
-                    length, p->text + start);
+            parse_fail(p, PD_ERR_INVALID, start, length,
+                       "'%.*s' is a variable; a product is written with *: %.*s*(...)", length,
+                       p->text + start, length, p->text + start);
         else
-            fail_at(p, PD_ERR_INVALID, start, length, "there is no function '%.*s'%s",
-                    length > 40 ? 40 : length, p->text + start, hint);
+            parse_fail(p, PD_ERR_INVALID, start, length, "there is no function '%.*s'%s",
+                       length > 40 ? 40 : length, p->text + start, hint);
         return 0;
     }
     if (row || hidden) {
         if (p->f->mode == PK_FORMULA_START)
-            fail_at(p, PD_ERR_INVALID, start, length,
-                    "an initial value has no row: rowsum, rowmax and softmax are not available");
+            parse_fail(p, PD_ERR_INVALID, start, length,
+                       "an initial value has no row: rowsum, rowmax and softmax are not available");
         if (p->row_depth)
-            fail_at(p, PD_ERR_INVALID, start, length,
-                    "row functions do not nest: rowsum, rowmax and softmax may contain only s, positions "
-                    "and scalars");
+            parse_fail(p, PD_ERR_INVALID, start, length,
+                       "row functions do not nest: rowsum, rowmax and softmax may contain only s, positions "
+                       "and scalars");
         p->row_depth++;
     }
     next(p);
@@ -422,8 +382,8 @@ static int call(struct parser *p, int start, int length)
             next(p);
         }
     if (p->token == T_CLOSE && n != want)
-        fail_at(p, PD_ERR_INVALID, start, p->end - start, "%.*s takes %d argument%s, not %d", length,
-                p->text + start, want, want == 1 ? "" : "s", n);
+        parse_fail(p, PD_ERR_INVALID, start, p->end - start, "%.*s takes %d argument%s, not %d", length,
+                   p->text + start, want, want == 1 ? "" : "s", n);
     expect(p, T_CLOSE, "')'");
     if (row || hidden)
         p->row_depth--;
@@ -463,8 +423,8 @@ static int name(struct parser *p)
         if (p->local[k].length == length &&
             !strncmp(p->text + p->local[k].start, p->text + start, (size_t)length)) {
             if (p->row_depth && holds_row(f, p->local[k].node))
-                fail_at(p, PD_ERR_INVALID, start, length,
-                        "row functions do not nest: '%.*s' contains one already", length, p->text + start);
+                parse_fail(p, PD_ERR_INVALID, start, length,
+                           "row functions do not nest: '%.*s' contains one already", length, p->text + start);
             return p->local[k].node;
         }
     if (p->token == T_OPEN)
@@ -473,40 +433,41 @@ static int name(struct parser *p)
     if (leaf >= 0) {
         if (f->mode == PK_FORMULA_START &&
             (leaf == PK_LEAF_S || leaf == PK_LEAF_NI || leaf == PK_LEAF_I || leaf == PK_LEAF_J))
-            fail_at(p, PD_ERR_INVALID, start, length,
-                    "an initial value cannot read '%s': it is a formula of n, h, H, l, L, d and pi",
-                    leaf_names[leaf]);
+            parse_fail(p, PD_ERR_INVALID, start, length,
+                       "an initial value cannot read '%s': it is a formula of n, h, H, l, L, d and pi",
+                       leaf_names[leaf]);
         return add(p, AST_LEAF, leaf, -1, -1, -1, start, length);
     }
     if (find_function(p, start, length) >= 0 || find_meaning(p, start, length) >= 0 ||
         same(p, start, length, "rowsum") || same(p, start, length, "rowmax")) {
-        fail_at(p, PD_ERR_INVALID, start, length, "the function %.*s needs its argument in brackets: %.*s(s)",
-                length, p->text + start, length, p->text + start);
+        parse_fail(p, PD_ERR_INVALID, start, length,
+                   "the function %.*s needs its argument in brackets: %.*s(s)", length, p->text + start,
+                   length, p->text + start);
         return 0;
     }
     why = why_refused(p, start, length);
     if (why) {
-        fail_at(p, PD_ERR_INVALID, start, length, "'%.*s' cannot be the name of a learned scalar: %s", length,
-                p->text + start, why);
+        parse_fail(p, PD_ERR_INVALID, start, length, "'%.*s' cannot be the name of a learned scalar: %s",
+                   length, p->text + start, why);
         return 0;
     }
     if (f->mode == PK_FORMULA_START) {
-        fail_at(p, PD_ERR_INVALID, start, length,
-                "an initial value cannot read '%.*s': it is a formula of n, h, H, l, L, d and pi",
-                length > 40 ? 40 : length, p->text + start);
+        parse_fail(p, PD_ERR_INVALID, start, length,
+                   "an initial value cannot read '%.*s': it is a formula of n, h, H, l, L, d and pi",
+                   length > 40 ? 40 : length, p->text + start);
         return 0;
     }
     if (length >= PK_FORMULA_NAME) {
-        fail_at(p, PD_ERR_LIMIT, start, length, "a name has at most %d characters", PK_FORMULA_NAME - 1);
+        parse_fail(p, PD_ERR_LIMIT, start, length, "a name has at most %d characters", PK_FORMULA_NAME - 1);
         return 0;
     }
     for (k = 0; k < f->n_param && !same(p, start, length, f->param[k].name); k++)
         ;
     if (k == f->n_param) {
         if (k == PK_FORMULA_PARAMS) {
-            fail_at(p, PD_ERR_LIMIT, start, length,
-                    "'%.*s' would be learned scalar number 9; there may be %d", length, p->text + start,
-                    PK_FORMULA_PARAMS);
+            parse_fail(p, PD_ERR_LIMIT, start, length,
+                       "'%.*s' would be learned scalar number 9; there may be %d", length, p->text + start,
+                       PK_FORMULA_PARAMS);
             return 0;
         }
         memcpy(f->param[k].name, p->text + start, (size_t)length);
@@ -530,13 +491,13 @@ static int primary(struct parser *p)
             p->f->ast[a].k = p->number;
         next(p);
         if (!p->failed && (p->token == T_NAME || p->token == T_OPEN || p->token == T_NUMBER))
-            fail_at(p, PD_ERR_INVALID, p->start, p->end - p->start, "a product is written with *: 2*s");
+            parse_fail(p, PD_ERR_INVALID, p->start, p->end - p->start, "a product is written with *: 2*s");
         return a;
     case T_NAME:
         a = name(p);
         if (!p->failed && (p->token == T_NAME || p->token == T_NUMBER || p->token == T_OPEN))
-            fail_at(p, PD_ERR_INVALID, p->start, p->end - p->start, "an operator is missing before '%.*s'",
-                    p->end - p->start > 20 ? 20 : p->end - p->start, p->text + p->start);
+            parse_fail(p, PD_ERR_INVALID, p->start, p->end - p->start, "an operator is missing before '%.*s'",
+                       p->end - p->start > 20 ? 20 : p->end - p->start, p->text + p->start);
         return a;
     case T_OPEN:
         next(p);
@@ -544,12 +505,12 @@ static int primary(struct parser *p)
         expect(p, T_CLOSE, "')'");
         return a;
     case T_END:
-        fail_at(p, PD_ERR_INVALID, p->start, 1,
-                p->start ? "a value is missing at the end" : "the formula is empty");
+        parse_fail(p, PD_ERR_INVALID, p->start, 1,
+                   p->start ? "a value is missing at the end" : "the formula is empty");
         return 0;
     default:
-        fail_at(p, PD_ERR_INVALID, p->start, p->end - p->start, "a value belongs here, not '%.*s'",
-                p->end - p->start, p->text + p->start);
+        parse_fail(p, PD_ERR_INVALID, p->start, p->end - p->start, "a value belongs here, not '%.*s'",
+                   p->end - p->start, p->text + p->start);
         return 0;
     }
 }
@@ -561,7 +522,7 @@ static int unary(struct parser *p)
     if (p->failed)
         return 0;
     if (++p->depth > DEPTH) {
-        fail_at(p, PD_ERR_LIMIT, p->start, 1, "the formula nests more than %d deep", DEPTH);
+        parse_fail(p, PD_ERR_LIMIT, p->start, 1, "the formula nests more than %d deep", DEPTH);
         return 0;
     }
     if (p->token == T_MINUS || p->token == T_PLUS) {
@@ -615,7 +576,7 @@ static int comparison(struct parser *p)
     if (p->failed)
         return 0;
     if (++p->depth > DEPTH) {
-        fail_at(p, PD_ERR_LIMIT, p->start, 1, "the formula nests more than %d deep", DEPTH);
+        parse_fail(p, PD_ERR_LIMIT, p->start, 1, "the formula nests more than %d deep", DEPTH);
         return 0;
     }
     a = chain(p, false);
@@ -633,10 +594,11 @@ static int comparison(struct parser *p)
         b = chain(p, false);
         a = add(p, op, 0, a, b, -1, at, length);
         if (!p->failed && p->token >= T_GT && p->token <= T_EQ)
-            fail_at(p, PD_ERR_INVALID, p->start, p->end - p->start, "one comparison at a time; use brackets");
+            parse_fail(p, PD_ERR_INVALID, p->start, p->end - p->start,
+                       "one comparison at a time; use brackets");
     } else if (!p->failed && p->token == T_ASSIGN) {
-        fail_at(p, PD_ERR_INVALID, p->start, 1,
-                "'=' names something at the start of a statement (t = s^2; ...); equality is ==");
+        parse_fail(p, PD_ERR_INVALID, p->start, 1,
+                   "'=' names something at the start of a statement (t = s^2; ...); equality is ==");
     }
     p->depth--;
     return a;
@@ -660,10 +622,10 @@ static int statements(struct parser *p)
                     known = known || (p->local[k].length == length &&
                                       !strncmp(p->text + p->local[k].start, p->text + start, (size_t)length));
                 if (known)
-                    fail_at(p, PD_ERR_INVALID, start, length, "'%.*s' has a meaning already", length,
-                            p->text + start);
+                    parse_fail(p, PD_ERR_INVALID, start, length, "'%.*s' has a meaning already", length,
+                               p->text + start);
                 else if (p->locals == (int)(sizeof p->local / sizeof *p->local))
-                    fail_at(p, PD_ERR_LIMIT, start, length, "more than %d short names", p->locals);
+                    parse_fail(p, PD_ERR_LIMIT, start, length, "more than %d short names", p->locals);
                 next(p);
                 node = comparison(p);
                 if (!p->failed && p->token == T_SEMI)
@@ -671,8 +633,8 @@ static int statements(struct parser *p)
                 else if (!p->failed && p->token != T_END)
                     expect(p, T_SEMI, "';'");
                 if (!p->failed && p->token == T_END)
-                    fail_at(p, PD_ERR_INVALID, p->start, 1, "after '%.*s = ...;' comes the formula itself",
-                            length, p->text + start);
+                    parse_fail(p, PD_ERR_INVALID, p->start, 1, "after '%.*s = ...;' comes the formula itself",
+                               length, p->text + start);
                 if (p->failed)
                     return 0;
                 p->local[p->locals].start = start;
@@ -691,189 +653,15 @@ static int statements(struct parser *p)
     }
 }
 
-/* ---- tree to normal form ---- */
-
-struct builder {
-    struct parser *p;
-    const ref *arg;
-    bool trusted; /* a text of the table: powers need no proof */
-};
-
-static ref build(struct builder *b, int a);
-
-static void push(struct builder *b, int a, int64_t k)
+int parse_table_text(struct parser *p)
 {
-    struct nf *nf = &b->p->f->nf;
-    ref r = build(b, a);
-
-    if (nf->pooled == NF_POOL) {
-        nf->full = true;
-        fail_at(b->p, PD_ERR_LIMIT, b->p->f->ast[a].at, 1, "the formula becomes too long");
-        return;
-    }
-    nf->pool[nf->pooled].node = r;
-    nf->pool[nf->pooled++].k = num_of(k, 1);
+    next(p);
+    return comparison(p);
 }
 
-/* Chains of + and - in one go. */
-static void gather(struct builder *b, int a, bool negative)
+const char *parse_meaning(int fn)
 {
-    const struct ast *x = &b->p->f->ast[a];
-
-    while (x->op == AST_ADD || x->op == AST_SUB || x->op == AST_NEG) {
-        if (x->op == AST_NEG) {
-            negative = !negative;
-            x = &b->p->f->ast[x->kid[0]];
-            continue;
-        }
-        gather(b, x->kid[1], (x->op == AST_SUB) != negative);
-        x = &b->p->f->ast[x->kid[0]];
-    }
-    push(b, (int)(x - b->p->f->ast), negative ? -1 : 1);
-}
-
-static void gather_product(struct builder *b, int a, bool over)
-{
-    const struct ast *x = &b->p->f->ast[a];
-
-    while (x->op == AST_MUL || x->op == AST_DIV) {
-        gather_product(b, x->kid[1], (x->op == AST_DIV) != over);
-        x = &b->p->f->ast[x->kid[0]];
-    }
-    push(b, (int)(x - b->p->f->ast), over ? -1 : 1);
-}
-
-static ref build_power(struct builder *b, const struct ast *x)
-{
-    struct pk_formula *f = b->p->f;
-    struct nf *nf = &f->nf;
-    ref base = build(b, x->kid[0]), e = build(b, x->kid[1]);
-    struct interval range;
-
-    if (base < 0 || e < 0)
-        return -1;
-    if (nf->node[e].op == NF_NUM && num_integer(nf->node[e].k)) {
-        if (nf->node[e].k.p > 64 || nf->node[e].k.p < -64) {
-            fail_at(b->p, PD_ERR_LIMIT, x->at, x->length, "a power of %g; integer powers are -64 to 64",
-                    nf->node[e].k.v);
-            return -1;
-        }
-        return nf_power(nf, base, nf->node[e].k);
-    }
-    if (nf->node[e].op == NF_NUM && nf_interval(nf, base).lo >= 0)
-        return nf_power(nf, base, nf->node[e].k);
-    range = nf_interval(nf, base);
-    if (!b->trusted && !(range.lo >= 0)) {
-        fail_at(b->p, PD_ERR_INVALID, x->at, x->length,
-                "a power that is no integer needs a base that is never negative; write sign(s)*abs(s)^a, "
-                "which keeps the sign, "
-                "or relu(s)^a");
-        return -1;
-    }
-    if (b->trusted && nf->node[e].op == NF_NUM)
-        return nf_power(nf, base, nf->node[e].k);
-    return nf_fn(nf, FN_POWER, base, e, -1);
-}
-
-static ref build_new(struct builder *b, int a)
-{
-    struct pk_formula *f = b->p->f;
-    struct nf *nf = &f->nf;
-    const struct ast *x = &f->ast[a];
-    const int32_t first = nf->pooled;
-    ref arg[3] = {-1, -1, -1}, diff;
-
-    switch ((enum ast_op)x->op) {
-    case AST_NUM:
-        return nf_num(nf, x->k);
-    case AST_LEAF:
-        return nf_leaf(nf, (enum pk_formula_leaf)x->fn);
-    case AST_ARG:
-        return b->arg[x->fn];
-    case AST_NEG:
-    case AST_ADD:
-    case AST_SUB:
-        gather(b, a, false);
-        break;
-    case AST_MUL:
-    case AST_DIV:
-        gather_product(b, a, false);
-        break;
-    case AST_POWER:
-        return build_power(b, x);
-    case AST_GT:
-    case AST_GE:
-    case AST_LT:
-    case AST_LE:
-    case AST_EQ:
-        arg[0] = build(b, x->kid[0]);
-        arg[1] = build(b, x->kid[1]);
-        if (b->p->failed)
-            return -1;
-        diff = x->op == AST_LT || x->op == AST_LE ? nf_sub(nf, arg[1], arg[0]) : nf_sub(nf, arg[0], arg[1]);
-        return nf_fn(nf,
-                     x->op == AST_EQ                      ? FN_EQ
-                     : x->op == AST_GT || x->op == AST_LT ? FN_GT
-                                                          : FN_GE,
-                     diff, -1, -1);
-    case AST_FN:
-    case AST_MEANING:
-    case AST_ROW:
-        for (int k = 0; k < 3 && x->kid[k] >= 0; k++)
-            arg[k] = build(b, x->kid[k]);
-        if (b->p->failed)
-            return -1;
-        if (x->op == AST_FN)
-            return nf_fn(nf, (enum fn)x->fn, arg[0], arg[1], arg[2]);
-        if (x->op == AST_ROW)
-            return nf_row(nf, (enum pk_formula_row)x->fn, arg[0]);
-        return formula_text(f, meanings[x->fn].text, strlen(meanings[x->fn].text), arg);
-    }
-    if (!b->p->failed)
-        diff = x->op == AST_MUL || x->op == AST_DIV
-                   ? nf_product(nf, nf->pool + first, nf->pooled - first, num_of(1, 1))
-                   : nf_sum(nf, nf->pool + first, nf->pooled - first, num_of(0, 1));
-    else
-        diff = -1;
-    nf->pooled = first;
-    return diff;
-}
-
-static ref build(struct builder *b, int a)
-{
-    struct pk_formula *f = b->p->f;
-
-    if (b->p->failed)
-        return -1;
-    if (f->built[a] < 0 || b->arg) {
-        ref r = build_new(b, a);
-
-        if (r < 0 && !b->p->failed)
-            fail_at(b->p, PD_ERR_LIMIT, f->ast[a].at, f->ast[a].length, "the formula becomes too long");
-        if (r >= 0 && !b->arg && !isfinite(f->nf.node[r].k.v))
-            fail_at(b->p, PD_ERR_INVALID, f->ast[a].at, f->ast[a].length, "%s",
-                    f->ast[a].op == AST_DIV ? "this divides by 0" : "this is no finite number");
-        f->built[a] = r;
-    }
-    return f->built[a];
-}
-
-ref formula_text(struct pk_formula *f, const char *text, size_t length, const ref *arg)
-{
-    struct pk_formula_fault fault;
-    struct parser p = {.f = f, .fault = &fault, .text = text, .length = (int)length, .args = 3};
-    struct builder b = {.p = &p, .arg = arg, .trusted = true};
-    const int kept = f->n_ast, mode = f->mode;
-    int root;
-    ref r;
-
-    f->mode = PK_FORMULA_ACTIVATION;
-    next(&p);
-    root = comparison(&p);
-    r = p.failed ? -1 : build(&b, root);
-    f->mode = mode;
-    f->n_ast = kept; /* the tree of a text of functions.def is discarded */
-    return r;
+    return meanings[fn].text;
 }
 
 /* Scalars by name: the normal form does not depend on which of them the text names first. */
@@ -905,7 +693,7 @@ static void check_divisions(struct parser *p)
         const struct ast *x = &f->ast[a];
 
         if (x->op == AST_DIV && f->built[x->kid[1]] >= 0 && nf_is_num(&f->nf, f->built[x->kid[1]], 0))
-            fail_at(p, PD_ERR_INVALID, x->at, 1, "this divides by 0");
+            parse_fail(p, PD_ERR_INVALID, x->at, 1, "this divides by 0");
     }
 }
 
@@ -915,17 +703,16 @@ enum pd_err pk_formula_parse(const char *text, size_t length, enum pk_formula_mo
 {
     struct pk_formula *f;
     struct parser p = {.fault = fault, .text = text};
-    struct builder b = {.p = &p};
 
     memset(fault, 0, sizeof *fault);
     if (length > PK_FORMULA_TEXT) {
-        fail_at(&p, PD_ERR_LIMIT, PK_FORMULA_TEXT, 1, "the formula has %zu bytes; at most %d", length,
-                PK_FORMULA_TEXT);
+        parse_fail(&p, PD_ERR_LIMIT, PK_FORMULA_TEXT, 1, "the formula has %zu bytes; at most %d", length,
+                   PK_FORMULA_TEXT);
         return p.err;
     }
     f = calloc(1, sizeof *f);
     if (!f) {
-        fail_at(&p, PD_ERR_NOMEM, 0, 1, "no memory for a formula");
+        parse_fail(&p, PD_ERR_NOMEM, 0, 1, "no memory for a formula");
         return p.err;
     }
     memcpy(f->text, text, length);
@@ -938,8 +725,8 @@ enum pd_err pk_formula_parse(const char *text, size_t length, enum pk_formula_mo
     for (int k = 0; k < FN_COUNT; k++)
         f->slope[k][0] = f->slope[k][1] = f->slope[k][2] = -1;
     if (memchr(text, 0, length))
-        fail_at(&p, PD_ERR_INVALID, (int)((const char *)memchr(text, 0, length) - text), 1,
-                "the text holds a NUL byte");
+        parse_fail(&p, PD_ERR_INVALID, (int)((const char *)memchr(text, 0, length) - text), 1,
+                   "the text holds a NUL byte");
     if (!p.failed)
         next(&p);
     if (!p.failed)
@@ -947,24 +734,24 @@ enum pd_err pk_formula_parse(const char *text, size_t length, enum pk_formula_mo
     if (!p.failed && p.token == T_SEMI)
         next(&p);
     if (!p.failed && p.token == T_CLOSE)
-        fail_at(&p, PD_ERR_INVALID, p.start, 1, "this ')' closes nothing");
+        parse_fail(&p, PD_ERR_INVALID, p.start, 1, "this ')' closes nothing");
     else if (!p.failed && p.token != T_END)
-        fail_at(&p, PD_ERR_INVALID, p.start, p.end - p.start, "an operator is missing before '%.*s'",
-                p.end - p.start > 20 ? 20 : p.end - p.start, f->text + p.start);
+        parse_fail(&p, PD_ERR_INVALID, p.start, p.end - p.start, "an operator is missing before '%.*s'",
+                   p.end - p.start > 20 ? 20 : p.end - p.start, f->text + p.start);
     order_params(f);
     for (int k = 0; k < f->n_param; k++)
         for (int i = 0; i < n_params; i++)
             if (!strcmp(f->param[k].name, params[i].name))
                 f->param[k].range = params[i].range;
     if (!p.failed)
-        f->root = build(&b, f->root_ast);
+        f->root = build_tree(&p, f->root_ast, NULL, false);
     if (!p.failed)
         check_divisions(&p);
     if (!p.failed && mode == PK_FORMULA_ACTIVATION && !pk_formula_reads(f, PK_LEAF_S))
-        fail_at(&p, PD_ERR_INVALID, 0, (int)length, "the formula does not depend on the logit s");
+        parse_fail(&p, PD_ERR_INVALID, 0, (int)length, "the formula does not depend on the logit s");
     if (!p.failed && pk_formula_row_functions(f) > PK_FORMULA_ROWS)
-        fail_at(&p, PD_ERR_LIMIT, 0, (int)length, "the formula has %d different row functions; at most %d",
-                pk_formula_row_functions(f), PK_FORMULA_ROWS);
+        parse_fail(&p, PD_ERR_LIMIT, 0, (int)length, "the formula has %d different row functions; at most %d",
+                   pk_formula_row_functions(f), PK_FORMULA_ROWS);
     if (p.failed) {
         free(f);
         return p.err;

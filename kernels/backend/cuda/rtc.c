@@ -141,7 +141,7 @@ static enum pd_err refused(nvrtc_program p, int result, struct pd_why *why)
     return err;
 }
 
-/* Beside the architecture. Denormals are zero, as on the CPU: exp, log and division then have no cases of their own. */
+/* In addition to the architecture. Denormals are zero, as on the CPU, so that exp, log and division need no special cases. */
 static const char *const option[] = {"-std=c++17", "-default-device", "-w", "--ftz=true",
                                      "--prec-sqrt=false"};
 #define OPTIONS ((int)(sizeof option / sizeof *option))

@@ -1,4 +1,4 @@
-/* Jobs come in: submit and dry run.
+/* Jobs come in.
  *
  *   request  --template-> the documents that it stands for: one, or several that are accepted together
  *   document --fold--->  no such checkpoint or teacher: 422
@@ -17,10 +17,10 @@
 
 #include "api/handlers.h"
 #include "api/checkpoint.h"
-#include "api/formula_json.h"
 #include "api/json.h"
 #include "api/rows.h"
 #include "api/server.h"
+#include "api/submit.h"
 #include "daemon/job/job.h"
 #include "daemon/job/template.h"
 #include "daemon/polyd/store/tx.h"
@@ -31,21 +31,7 @@
 
 /* ---- submit ----------------------------------------------------------------------------------- */
 
-/* A job that was read, or what is wrong with its document (job NULL). */
-struct parsed {
-    struct job_doc *job;
-    struct job_report report;
-};
-
-/* All jobs of a request: one, or those of a template. */
-struct request {
-    size_t count;
-    struct parsed part[JOB_TEMPLATE_JOBS];
-    char template_name[sizeof((struct job_template_docs *)0)->name]; /* "": none */
-    char experiment[sizeof((struct job_template_docs *)0)->experiment];
-};
-
-static void request_done(struct request *q)
+void api_job_request_done(struct job_request *q)
 {
     for (size_t i = 0; i < q->count; i++) {
         job_free(q->part[i].job);
@@ -55,7 +41,7 @@ static void request_done(struct request *q)
 }
 
 /* The first job that has errors; NULL: none. */
-static struct job_report *wrong(struct request *q)
+static struct job_report *wrong(struct job_request *q)
 {
     for (size_t i = 0; i < q->count; i++)
         if (q->part[i].report.error_count)
@@ -74,7 +60,7 @@ struct part {
 
 struct submit {
     struct api_write w; /* first */
-    struct request request;
+    struct job_request request;
     struct part part[JOB_TEMPLATE_JOBS];
     size_t planned; /* parts whose plan has been looked at */
 };
@@ -94,19 +80,7 @@ static void submit_done(struct api_write *w)
         for (int i = 0; i < READY_RUNS; i++)
             expand_run_done(&p->ready[i]);
     }
-    request_done(&s->request);
-}
-
-static void problems(struct pd_buf *b, const struct job_problem *list, size_t count)
-{
-    api_json_open(b, '[');
-    for (size_t i = 0; i < count; i++) {
-        api_json_open(b, '{');
-        api_json_kv_str(b, "pointer", list[i].pointer);
-        api_json_kv_str(b, "detail", list[i].detail);
-        api_json_close(b, '}');
-    }
-    api_json_close(b, ']');
+    api_job_request_done(&s->request);
 }
 
 static void fail_report(struct api_req *r, enum pd_err err, const struct job_report *report)
@@ -121,7 +95,7 @@ static void fail_report(struct api_req *r, enum pd_err err, const struct job_rep
         return;
     }
     pd_buf_init(&b, 0);
-    problems(&b, report->errors, report->error_count);
+    api_problems_json(&b, report->errors, report->error_count);
     if (pd_buf_err(&b) != PD_OK)
         api_fail(r, PD_ERR_NOMEM, "no memory for the answer");
     else if (report->error_count == 1)
@@ -263,369 +237,6 @@ static void submit_answer(struct api_req *r)
     api_write_created(r, w, "/api/v1/jobs");
 }
 
-/* What the planner found odd about the data. */
-static void plan_warnings(const json_t *facts, struct job_report *report)
-{
-    const json_t *list = json_object_get(facts, "warnings");
-
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *pointer = json_string_value(json_object_get(json_array_get(list, i), "pointer"));
-        const char *detail = json_string_value(json_object_get(json_array_get(list, i), "detail"));
-
-        if (pointer && detail)
-            job_report_warning(report, pointer, "%s", detail);
-    }
-}
-
-struct verdict {
-    int64_t need_bytes; /* of each slot; 0 = unknown */
-    bool too_large;     /* for this machine: `text` says how much */
-    char text[200];
-};
-
-static const char *device_of(const struct job_head *head)
-{
-    return head->resources.device == JOB_DEVICE_CUDA ? "cuda" : "cpu";
-}
-
-/* Whether the plan is larger than what each slot can have of this machine; then the words for it. */
-static bool too_large(struct sup *sup, const struct job_head *head, const json_t *facts, char *out,
-                      size_t size)
-{
-    int64_t need = json_integer_value(json_object_get(facts, "total_bytes"));
-    const json_t *less = json_object_get(facts, "accumulated");
-    int64_t parts = json_integer_value(json_object_get(less, "accumulation"));
-    int slots = (int)head->resources.slots;
-    bool cpu = head->resources.device != JOB_DEVICE_CUDA;
-    int64_t have = sup_memory(sup, device_of(head), slots);
-    int times = cpu ? slots : 1;
-    int n;
-
-    if (!have || need <= have)
-        return false;
-    n = snprintf(out, size, "needs %.1f GB%s, %s has %.1f GB", 1e-9 * (double)need * times,
-                 cpu && slots > 1 ? " in all slots" : "", cpu ? "this machine" : "the largest GPU",
-                 1e-9 * (double)have * times);
-    if (parts)
-        snprintf(out + n, size - (size_t)n, "; with train.accumulation %lld it needs %.1f GB",
-                 (long long)parts,
-                 1e-9 * (double)json_integer_value(json_object_get(less, "total_bytes")) * times);
-    return true;
-}
-
-/* What the plan says of the run, its number of training samples above all: more errors and warnings. */
-static enum pd_err judge(struct sup *sup, const struct job_head *head, const struct expand_run *run,
-                         const char *plan, struct verdict *ret, struct job_report *report, struct pd_why *why)
-{
-    json_t *facts = json_loads(plan, 0, NULL), *samples = json_object_get(facts, "train_samples");
-    enum pd_err err = PD_OK;
-
-    if (json_is_integer(samples))
-        err = job_run_judge(run->document.data, run->document.len, json_integer_value(samples), report, why);
-    plan_warnings(facts, report);
-    ret->need_bytes = json_integer_value(json_object_get(facts, "total_bytes"));
-    ret->too_large = too_large(sup, head, facts, ret->text, sizeof ret->text);
-    json_decref(facts);
-    return err;
-}
-
-/* ---- dry run ---------------------------------------------------------------------------------- */
-
-/* One job of it. */
-struct dry_part {
-    struct expand_run run;
-    struct pd_buf plan, start;       /* start: of a formula */
-    struct job_config *with_formula; /* of the run; NULL: it has no formula */
-    char plan_error[sizeof((struct pd_why *)0)->text], start_error[sizeof((struct pd_why *)0)->text];
-};
-
-struct dry {
-    struct api_wait *wait;
-    struct sup *sup;
-    struct request request;
-    struct dry_part part[JOB_TEMPLATE_JOBS];
-    size_t planned;
-    bool start; /* try the start of formulas too */
-};
-
-static void dry_done(void *data)
-{
-    struct dry *d = data;
-
-    for (size_t i = 0; i < d->request.count; i++) {
-        pd_buf_done(&d->part[i].plan);
-        pd_buf_done(&d->part[i].start);
-        job_config_free(d->part[i].with_formula);
-        expand_run_done(&d->part[i].run);
-    }
-    request_done(&d->request);
-}
-
-static void dry_plan(struct dry *d);
-
-/* Sets with_formula. */
-static enum pd_err find_formula(struct dry_part *p, const struct job_doc *job, struct pd_why *why)
-{
-    struct job_config *config = NULL;
-    enum pd_err err = PD_OK;
-
-    if (job_doc_head(job)->kind == JOB_KIND_TRAIN)
-        err = job_config_load(p->run.document.data, p->run.document.len, &config, why);
-    if (config && config->attention.activation == JOB_ACTIVATION_FORMULA)
-        p->with_formula = config;
-    else
-        job_config_free(config);
-    return err;
-}
-
-static enum pd_err dry_ask(struct dry *d, bool start, struct pd_why *why);
-
-/* Copies the sentence of an error. */
-static void dry_failed(char out[sizeof((struct pd_why *)0)->text], enum pd_err err, const struct pd_why *why)
-{
-    snprintf(out, sizeof((struct pd_why *)0)->text, "%s", why && why->text[0] ? why->text : pd_err_name(err));
-}
-
-/* Any thread. */
-static void dry_started(void *ctx, enum pd_err err, const struct pd_why *why, const char *start)
-{
-    struct dry *d = ctx;
-    struct dry_part *p = &d->part[d->planned++];
-
-    if (err == PD_OK)
-        pd_buf_str(&p->start, start);
-    else
-        dry_failed(p->start_error, err, why);
-    dry_plan(d);
-}
-
-/* Any thread. A formula is tried next. */
-static void dry_planned(void *ctx, enum pd_err err, const struct pd_why *why, const char *plan)
-{
-    struct dry *d = ctx;
-    struct dry_part *p = &d->part[d->planned];
-    struct pd_why no_start = {.text = ""};
-
-    if (err == PD_OK)
-        pd_buf_str(&p->plan, plan);
-    else
-        dry_failed(p->plan_error, err, why);
-    if (err == PD_OK && d->start && p->with_formula) {
-        err = dry_ask(d, true, &no_start);
-        if (err != PD_OK)
-            dry_started(d, err, &no_start, NULL);
-        return;
-    }
-    d->planned++;
-    dry_plan(d);
-}
-
-/* The plan of the job whose turn it is, or its start. */
-static enum pd_err dry_ask(struct dry *d, bool start, struct pd_why *why)
-{
-    const struct dry_part *p = &d->part[d->planned];
-    const struct job_head *head = job_doc_head(d->request.part[d->planned].job);
-    const struct sup_planning asked = {.document = p->run.document.data,
-                                       .len = p->run.document.len,
-                                       .plan_digest = p->run.plan_digest,
-                                       .device = device_of(head),
-                                       .slots = (int)head->resources.slots,
-                                       .start = start,
-                                       .done = start ? dry_started : dry_planned,
-                                       .ctx = d};
-
-    return sup_plan(d->sup, &asked, why);
-}
-
-/* Plans the next job, or ends the wait behind the last. */
-static void dry_plan(struct dry *d)
-{
-    struct pd_why why = {.text = ""};
-    enum pd_err err;
-
-    if (d->planned == d->request.count) {
-        api_wait_end(d->wait);
-        return;
-    }
-    err = expand_run_make(d->request.part[d->planned].job, 0, &d->part[d->planned].run, &why);
-    if (err == PD_OK)
-        err = find_formula(&d->part[d->planned], d->request.part[d->planned].job, &why);
-    if (err == PD_OK)
-        err = dry_ask(d, false, &why);
-    if (err != PD_OK)
-        dry_planned(d, err, &why, NULL);
-}
-
-#define EXPANSION_SHOWN 100
-
-static void expansion_json(struct pd_buf *b, const struct job_doc *job)
-{
-    int64_t trials = job_doc_head(job)->trials;
-
-    api_json_key(b, "expansion");
-    api_json_open(b, '[');
-    for (int64_t n = 0; n < job_run_count(job) && n < EXPANSION_SHOWN; n++) {
-        struct pd_why why;
-        struct pd_buf values;
-
-        pd_buf_init(&values, 0);
-        if (job_run_params(job, n, &values, &why) != PD_OK)
-            b->failed = true; /* only for memory */
-        api_json_open(b, '{');
-        api_json_kv_int(b, "index", n);
-        api_json_kv_int(b, "point", n / trials);
-        api_json_kv_int(b, "trial", n % trials);
-        api_json_kv_int(b, "seed", job_run_seed(job, n));
-        api_json_kv_raw(b, "values", values.data);
-        api_json_close(b, '}');
-        pd_buf_done(&values);
-    }
-    api_json_close(b, ']');
-}
-
-/* "cuda:0,cuda:1" */
-static void names_json(struct pd_buf *b, const char *names)
-{
-    api_json_open(b, '[');
-    while (*names) {
-        size_t n = strcspn(names, ",");
-
-        api_json_strn(b, names, n);
-        names += n + (names[n] == ',');
-    }
-    api_json_close(b, ']');
-}
-
-/* What the formula of the first run is, and what its start has shown. */
-static enum pd_err formula_json(struct pd_buf *b, const struct dry_part *p, struct pd_why *why)
-{
-    json_t *start = p->start.len ? json_loads(p->start.data, 0, NULL) : NULL;
-    enum pd_err err = PD_OK;
-
-    api_json_key(b, "formula");
-    if (p->with_formula)
-        err = api_formula_of_job(b, p->with_formula, start, why);
-    else
-        api_json_null(b);
-    api_json_kv_raw(b, "start", p->start.data);
-    api_json_kv_str(b, "start_error", p->start_error[0] ? p->start_error : NULL);
-    json_decref(start);
-    return err;
-}
-
-/* The members of one job's answer; PD_ERR_NOMEM. */
-static enum pd_err dry_json(struct pd_buf *b, struct dry *d, size_t i, struct pd_why *why)
-{
-    struct dry_part *p = &d->part[i];
-    struct job_doc *job = d->request.part[i].job;
-    struct job_report *report = &d->request.part[i].report;
-    const struct job_head *head = job_doc_head(job);
-    struct verdict verdict = {.need_bytes = 0};
-    struct sup_queue_info place = {.position = 0};
-    struct pd_why never = {.text = ""};
-    char devices[2048] = "";
-    enum pd_err err = PD_OK;
-
-    /* Plans are kept without the schedule, so this one may be of a run that differs there. */
-    if (p->plan.len)
-        err = judge(d->sup, head, &p->run, p->plan.data, &verdict, report, why);
-    if (err != PD_OK)
-        return err;
-    if (sup_fit(d->sup, device_of(head), (int)head->resources.slots, verdict.need_bytes, &place, devices,
-                sizeof devices, &never) != PD_OK)
-        snprintf(place.reason, sizeof place.reason, "never fits: %.140s", never.text);
-    if (verdict.too_large) {
-        job_report_warning(report, "#/train/batch", "%s", verdict.text);
-        place.position = 0;
-        devices[0] = '\0';
-        snprintf(place.reason, sizeof place.reason, "never fits: %s", verdict.text);
-    }
-    if (report->error_count) {
-        snprintf(p->plan_error, sizeof p->plan_error, "%s: %s", report->errors[0].pointer,
-                 report->errors[0].detail);
-        pd_buf_done(&p->plan);
-    }
-    api_json_kv_int(b, "runs", job_run_count(job));
-    api_json_kv_int(b, "points", head->points);
-    api_json_kv_int(b, "trials", head->trials);
-    expansion_json(b, job);
-    api_json_kv_raw(b, "document", p->run.document.data);
-    api_json_key(b, "warnings");
-    problems(b, report->warnings, report->warning_count);
-    api_json_key(b, "queue");
-    api_json_open(b, '{');
-    api_json_kv_int(b, "position", place.position);
-    api_json_kv_str(b, "reason", place.reason);
-    api_json_key(b, "devices");
-    names_json(b, devices);
-    api_json_close(b, '}');
-    api_json_kv_raw(b, "plan", p->plan.data);
-    api_json_kv_str(b, "plan_error", p->plan_error[0] ? p->plan_error : NULL);
-    return formula_json(b, p, why);
-}
-
-static void dry_answer(struct api_req *r)
-{
-    struct dry *d = api_waited(r);
-    const bool several = d->request.count > 1;
-    struct pd_why why = {.text = ""};
-    enum pd_err err = PD_OK;
-    struct pd_buf b;
-
-    pd_buf_init(&b, 0);
-    api_json_open(&b, '{');
-    api_json_kv_bool(&b, "dry_run", true);
-    if (d->request.template_name[0])
-        api_json_kv_str(&b, "template", d->request.template_name);
-    if (several) {
-        int64_t runs = 0;
-
-        for (size_t i = 0; i < d->request.count; i++)
-            runs += job_run_count(d->request.part[i].job);
-        api_json_kv_str(&b, "experiment", d->request.experiment);
-        api_json_kv_int(&b, "runs", runs);
-        api_json_key(&b, "jobs");
-        api_json_open(&b, '[');
-    }
-    for (size_t i = 0; i < d->request.count && err == PD_OK; i++) {
-        if (several)
-            api_json_open(&b, '{');
-        err = dry_json(&b, d, i, &why);
-        if (several)
-            api_json_close(&b, '}');
-    }
-    if (several)
-        api_json_close(&b, ']');
-    api_json_close(&b, '}');
-    if (err == PD_OK) {
-        api_reply_json(r, 200, &b);
-    } else {
-        pd_buf_done(&b);
-        api_fail_why(r, PD_ERR_NOMEM, &why);
-    }
-}
-
-/* Takes the request over. */
-static void dry_run(struct api_req *r, struct request *q, bool start)
-{
-    struct api_wait *wait = api_wait_begin(r, sizeof(struct dry), dry_done, dry_answer);
-    struct dry *d;
-
-    if (!wait)
-        return;
-    d = api_wait_data(wait);
-    d->wait = wait;
-    d->sup = api_deps_of(api_of(r))->sup;
-    d->request = *q; /* moved */
-    d->start = start;
-    q->count = 0;
-    for (size_t i = 0; i < d->request.count; i++) {
-        pd_buf_init(&d->part[i].plan, 0);
-        pd_buf_init(&d->part[i].start, 0);
-    }
-    dry_plan(d);
-}
-
 bool api_job_reserve(struct api_req *r)
 {
     struct store *store = api_reader(r);
@@ -653,8 +264,8 @@ static void check_place(struct sup *sup, const struct job_head *head, struct job
     struct pd_why why = {.text = ""};
     char devices[2048];
 
-    if (sup_fit(sup, device_of(head), (int)head->resources.slots, 0, &place, devices, sizeof devices, &why) !=
-        PD_OK)
+    if (sup_fit(sup, api_device_of(head), (int)head->resources.slots, 0, &place, devices, sizeof devices,
+                &why) != PD_OK)
         job_report_error(report, "#/resources/slots", "%s", why.text);
 }
 
@@ -665,7 +276,7 @@ static void commit(struct submit *s)
     for (size_t i = 0; i < s->request.count; i++) {
         struct part *p = &s->part[i];
 
-        problems(&p->warnings, p->report->warnings, p->report->warning_count);
+        api_problems_json(&p->warnings, p->report->warnings, p->report->warning_count);
         good = good && pd_buf_err(&p->warnings) == PD_OK && !p->report->failed;
     }
     if (good) {
@@ -684,10 +295,10 @@ static enum pd_err weigh(struct submit *s, struct part *p, enum pd_err err, cons
     char place[128];
 
     if (err == PD_OK) {
-        struct verdict verdict;
+        struct plan_verdict verdict;
 
-        err = judge(api_deps_of(s->w.api)->sup, job_doc_head(p->job), &p->ready[0], plan, &verdict, p->report,
-                    why);
+        err = api_plan_judge(api_deps_of(s->w.api)->sup, job_doc_head(p->job), &p->ready[0], plan, &verdict,
+                             p->report, why);
         if (err == PD_OK && verdict.too_large)
             job_report_error(p->report, "#/train/batch", "%s", verdict.text);
     } else if (err == PD_ERR_INVALID) {
@@ -734,7 +345,7 @@ static void submit_plan(struct submit *s)
         struct sup_planning asked = {.document = run->document.data,
                                      .len = run->document.len,
                                      .plan_digest = run->plan_digest,
-                                     .device = device_of(head),
+                                     .device = api_device_of(head),
                                      .slots = (int)head->resources.slots,
                                      .patience_us = PATIENCE_US,
                                      .done = submit_planned,
@@ -786,7 +397,7 @@ static enum pd_err prepare(struct part *p, struct pd_why *why)
 
 /* Takes the request over; a job of NULL: its report says what is wrong with its document. `judged`: by place and
  * plan. */
-static void submit(struct api_req *r, struct request *q, bool judged)
+static void submit(struct api_req *r, struct job_request *q, bool judged)
 {
     struct pd_why why = {.text = ""};
     struct api_write *w = api_write_begin(r, sizeof(struct submit), true, submit_done, submit_answer);
@@ -827,7 +438,7 @@ static void submit(struct api_req *r, struct request *q, bool judged)
 
 /* Reads one document; what is wrong with it goes to its report. */
 static enum pd_err parse(struct api_req *r, const struct job_env *env, const char *json, size_t len,
-                         struct parsed *ret)
+                         struct job_read *ret)
 {
     struct pd_buf begun, taught; /* with the file of the checkpoint or start; with that of the teacher too */
     enum pd_err err;
@@ -870,7 +481,7 @@ static bool find_data(void *user, const char *place, char *ret_path, size_t size
 
 /* All documents of a request; it ends at the first that is wrong. */
 static enum pd_err read_request(struct api_req *r, const struct job_env *env, const char *json, size_t len,
-                                struct request *ret)
+                                struct job_request *ret)
 {
     const struct job_template_places places = {(void *)api_config(api_of(r)), find_data};
     struct job_template_docs docs;
@@ -896,7 +507,7 @@ static enum pd_err read_request(struct api_req *r, const struct job_env *env, co
 
 /* ---- the handler ------------------------------------------------------------------------------ */
 
-static bool depends(const struct request *q)
+static bool depends(const struct job_request *q)
 {
     for (size_t i = 0; i < q->count; i++)
         if (job_doc_head(q->part[i].job)->depends_on_count)
@@ -918,7 +529,7 @@ void api_job_submit(struct api_req *r)
         .roots = config->data.names,
         .check_roots = true,
     };
-    struct request q = {.count = 0};
+    struct job_request q = {.count = 0};
     char no_cuda[SUP_WHY_BYTES];
     const char *body;
     size_t len;
@@ -950,7 +561,7 @@ void api_job_submit(struct api_req *r)
         api_fail_param(r, PD_ERR_UNSUPPORTED, "depends_on",
                        "depends_on: dependencies between jobs are not available yet");
     } else if (dry) {
-        dry_run(r, &q, api_query_flag(r, "start"));
+        api_dry_run(r, &q, api_query_flag(r, "start"));
     } else if (api_write_repeated(r)) {
         submit(r, &q, false);
     } else if (api_job_reserve(r)) {
@@ -961,5 +572,5 @@ void api_job_submit(struct api_req *r)
         else
             submit(r, &q, !unplanned);
     }
-    request_done(&q);
+    api_job_request_done(&q);
 }

@@ -103,6 +103,20 @@ static void compare(const char *text, const char *name, program *f, const struct
     }
 }
 
+/* Relative to the value, also where it is small. The C library's exp stands in for __expf. */
+static void test_softplus(void **)
+{
+    for (float x = -80; x < 80; x += 0.0103f) {
+        const double want = log1p(exp(-fabs((double)x))) + (x > 0 ? (double)x : 0);
+
+        if (!(fabs((double)form_softplus(x) - want) <= 2.5e-7 * want))
+            fail_msg("softplus(%g) is %.9g instead of %.9g", (double)x, (double)form_softplus(x), want);
+    }
+    assert_true(isnan(form_softplus(NAN)));
+    assert_true(form_softplus(INFINITY) == INFINITY);
+    assert_true(form_softplus(-INFINITY) == 0.0f);
+}
+
 static void test_formula_text(void **state)
 {
     static const struct pk_formula_param params[] = {
@@ -147,7 +161,7 @@ static void test_formula_text(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_formula_text)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_softplus), cmocka_unit_test(test_formula_text)};
 
     return cmocka_run_group_tests_name("formula_text", tests, NULL, NULL);
 }

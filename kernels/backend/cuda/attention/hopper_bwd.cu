@@ -1,5 +1,5 @@
-/* ATTENTION_BWD on sm 90. Compiled and emulated; NO GPU HAS RUN IT YET: what follows is counted, not
- * measured.
+/* ATTENTION_BWD on sm 90. What follows is counted, not measured; tests/bench/RESULTS.md says what has run on a
+ * GPU.
  *
  *     S' = K Q'    dP' = V dY'    P = phi(S), G = phi'(S) dP
  *     dV += P' dY    dK += G' Q    dQ += G K          factors c, p, tau at the end

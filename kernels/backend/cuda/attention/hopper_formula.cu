@@ -1,4 +1,4 @@
-/* FORMULA and FORMULA_BWD on sm 90: the host side of hopper_formula.cuh. NO GPU HAS RUN IT YET. */
+/* FORMULA and FORMULA_BWD on sm 90: the host side of hopper_formula.cuh. */
 #include "kernels/backend/cuda/attention/hopper_formula.h"
 
 #include "kernels/backend/cuda/attention/hopper_bwd_launch.cuh"

@@ -1,6 +1,6 @@
 /* ATTENTION on sm 90: y = c phi(tau q k^T) v, bf16 in and out, sums in f32. No maximum, no sum of rows, no
- * rescaling, nothing kept for the way back. What follows is counted, not
- * measured, but where an H200 is named.
+ * rescaling, nothing kept for the way back. What follows is counted, not measured; tests/bench/RESULTS.md says
+ * what has run on a GPU.
  *
  * Division. A unit is 64 queries for each of `groups` warpgroups of one (batch, head); where all keys of a
  * head fit into the ring ("together", up to 448 or 512 keys) a unit is the whole head and its keys are loaded

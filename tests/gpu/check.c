@@ -371,7 +371,7 @@ static double sums_off(const struct rig_case *c, const struct rig_guarded *out)
         double square = 0;
 
         for (int64_t i = j; i < n; i += columns)
-            square += pow(rig_get(out->base + RIG_GUARD, PK_F32, i), 2);
+            square += pow(rig_get(out->base + RIG_GUARD, c->out_dtype[0], i), 2);
         most = fmax(most, 6 * 0x1p-8 / sqrt(3) * sqrt(square));
     }
     return most;

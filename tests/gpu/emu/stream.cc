@@ -239,7 +239,9 @@ void pk_emu_enqueue_kernel(const char *name, const void *kernel, unsigned cluste
         pk_emu_error(cudaErrorInvalidConfiguration);
         return;
     }
-    if (shared > room_of(kernel)) {
+    /* A device counts static shared memory too when it is asked for the limit, and refuses the most that there is: here
+     * its size is not known, so a kernel without dynamic shared memory counts as one that has some. */
+    if (shared > room_of(kernel) || (shared == 0 && shared_limit.count(kernel))) {
         pk_emu_error(cudaErrorInvalidValue);
         return;
     }

@@ -218,16 +218,19 @@ static inline unsigned att_blocks(const struct att_deal *g)
     return (unsigned)(cuda_div_up(g->pairs, g->per_block) * g->chunks);
 }
 
-/* Sets a kernel's limit to all the shared memory that a block may have, not to the need of this call: a recorded call
- * that needs more may still be launched. */
-static inline cudaError_t att_room(const struct pk_backend *b, const void *kernel)
+/* Sets the limit of a kernel that is given `dynamic` bytes to all the shared memory that a block may have, not to the
+ * need of this call: a recorded call that needs more may still be launched. A device refuses this for a kernel that has
+ * static shared memory too: no kernel has both, but for those that set their own limit. */
+static inline cudaError_t att_room(const struct pk_backend *b, const void *kernel, size_t dynamic)
 {
+    if (dynamic == 0)
+        return cudaSuccess;
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)b->shared_most);
 }
 /* Launches a kernel that may need more shared memory than the default limit. */
 #define ATT_LAUNCH(kernel, grid, g, stream, ...)                                                             \
     do {                                                                                                     \
-        PK_CUDA_TRY(att_room(b, (const void *)(kernel)));                                                    \
+        PK_CUDA_TRY(att_room(b, (const void *)(kernel), (g).shared));                                        \
         PK_LAUNCH((kernel), grid, dim3((unsigned)((g).warps * (g).per_block * PK_WARP)), (g).shared, stream, \
                   __VA_ARGS__);                                                                              \
         PK_CUDA_TRY(cudaGetLastError());                                                                     \

@@ -95,7 +95,7 @@ static enum pd_err launch(struct pk_backend *b, const struct form_choice *x, enu
             ? x->head == 64 ? emulated<att_tf32, 64>(kernel) : emulated<att_tf32, 128>(kernel)
             : emulated<att_f32, 128>(kernel);
 
-    PK_CUDA_TRY(att_room(b, (const void *)f));
+    PK_CUDA_TRY(att_room(b, (const void *)f, shared));
     PK_LAUNCH(f, grid, dim3(threads), shared, b->stream, *a, *g, *u);
     PK_CUDA_TRY(cudaGetLastError());
     return PD_OK;
@@ -112,7 +112,7 @@ static enum pd_err launch(struct pk_backend *b, const struct form_choice *x, enu
 
     if (err != PD_OK)
         return err;
-    PK_CUDA_TRY(att_room(b, f));
+    PK_CUDA_TRY(att_room(b, f, shared));
     PK_CUDA_TRY(cudaLaunchKernel(f, grid, dim3(threads), args, shared, b->stream));
     return PD_OK;
 #endif

@@ -403,7 +403,7 @@ static enum pd_err gather(struct pk_backend *b, const struct linear *j, bool beh
     const int64_t pairs = (int64_t)j->a.batch * j->a.heads;
     const size_t bytes = (size_t)(2 * TILE) * (size_t)PITCH(j->a) * sizeof(float);
 
-    PK_CUDA_TRY(att_room(b, (const void *)(gather_kernel<M, E>)));
+    PK_CUDA_TRY(att_room(b, (const void *)(gather_kernel<M, E>), bytes));
     PK_LAUNCH((gather_kernel<M, E>),
               dim3((unsigned)(pairs * j->chunks), (unsigned)cuda_div_up(j->a.d16, WIDTH),
                    (unsigned)cuda_div_up(j->tiles * 2, WARPS)),
@@ -427,11 +427,11 @@ static enum pd_err spread(struct pk_backend *b, const struct linear *j, bool tur
         return pd_fail(why, PD_ERR_UNSUPPORTED,
                        "attention: heads of %d need more shared memory than a block has here", j->a.d);
     if (turn) {
-        PK_CUDA_TRY(att_room(b, (const void *)(turn_kernel<M, E>)));
+        PK_CUDA_TRY(att_room(b, (const void *)(turn_kernel<M, E>), bytes));
         PK_LAUNCH((turn_kernel<M, E>), dim3(pairs, 1, blocks), dim3((unsigned)(warps * PK_WARP)), bytes,
                   b->stream, *j);
     } else {
-        PK_CUDA_TRY(att_room(b, (const void *)(apply_kernel<M, E>)));
+        PK_CUDA_TRY(att_room(b, (const void *)(apply_kernel<M, E>), bytes));
         PK_LAUNCH((apply_kernel<M, E>), dim3(pairs, (unsigned)cuda_div_up(j->a.d16, WIDTH), blocks),
                   dim3((unsigned)(warps * PK_WARP)), bytes, b->stream, *j);
     }

@@ -250,7 +250,7 @@ template <bool POLY, int EACH>
 static enum pd_err launch(struct pk_backend *b, const struct att *a, const struct once *g, double *dscale,
                           float *runs, struct pd_why *why)
 {
-    PK_CUDA_TRY(att_room(b, (const void *)(once_kernel<POLY, EACH>)));
+    PK_CUDA_TRY(att_room(b, (const void *)(once_kernel<POLY, EACH>), g->shared));
     PK_LAUNCH((once_kernel<POLY, EACH>), dim3((unsigned)((runs ? g->runs : a->batch) * a->heads)),
               dim3((unsigned)(g->warps * PK_WARP)), g->shared, b->stream, *a, *g, dscale, runs);
     PK_CUDA_TRY(cudaGetLastError());

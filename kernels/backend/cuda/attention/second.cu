@@ -311,7 +311,7 @@ static enum pd_err pass(struct pk_backend *b, struct second *j, struct pd_why *w
         return PD_OK;
     if (bytes > b->shared_most)
         return too_long(j, why);
-    PK_CUDA_TRY(att_room(b, (const void *)(second_kernel<M, SECOND, KEYS>)));
+    PK_CUDA_TRY(att_room(b, (const void *)(second_kernel<M, SECOND, KEYS>), bytes));
     PK_LAUNCH((second_kernel<M, SECOND, KEYS>),
               dim3((unsigned)((int64_t)j->a.batch * j->a.heads * j->chunks),
                    (unsigned)cuda_div_up(j->a.d16, WIDTH)),
@@ -328,7 +328,7 @@ template <class M> static enum pd_err bias_pass(struct pk_backend *b, struct sec
         return PD_OK;
     if (bytes > b->shared_most)
         return too_long(j, why);
-    PK_CUDA_TRY(att_room(b, (const void *)(second_bias_kernel<M>)));
+    PK_CUDA_TRY(att_room(b, (const void *)(second_bias_kernel<M>), bytes));
     PK_LAUNCH((second_bias_kernel<M>),
               dim3((unsigned)cuda_div_up(j->a.nk, TILE), (unsigned)j->chunks, (unsigned)j->a.heads),
               dim3((unsigned)(j->warps * PK_WARP)), bytes, b->stream, *j);

@@ -362,6 +362,34 @@ static void test_linear_order_in_bf16(void **state)
             }
 }
 
+/* Blocks of sm 86 have at most 99 KiB of shared memory. */
+static void test_linear_order_in_little_shared_memory(void **state)
+{
+    (void)state;
+    attention_close();
+    setenv("POLYD_EMU_SM", "86", 1);
+    attention_open(pk_backend_entry());
+    for (int causal = 0; causal < 2; causal++)
+        for (int n = 256; n <= 520; n += 264) {
+            const struct attention_case c = {.name = "linear order in little shared memory",
+                                             .shape = {1, 1, n, n, 64},
+                                             .attr = {.phi = PK_PHI_POLY,
+                                                      .degree = 2,
+                                                      .scale = -0.5,
+                                                      .form = PK_FORM_LINEAR,
+                                                      .causal = causal},
+                                             .dtype = PK_BF16,
+                                             .scale = SCALE_HEADS,
+                                             .spread = 1};
+
+            attention_check(&c);
+            attention_reset(NULL);
+        }
+    attention_close();
+    setenv("POLYD_EMU_SM", "80", 1);
+    attention_open(pk_backend_entry());
+}
+
 static void test_stats(void **state)
 {
     (void)state;
@@ -651,7 +679,6 @@ static int open_all(void **state)
 {
     (void)state;
     setenv("POLYD_EMU_SM", "80", 1); /* not the kernels of sm 90: those have a test of their own */
-    setenv("POLYD_EMU_SM", "80", 0); /* sm 90 has kernels of its own for much of this */
     attention_open(pk_backend_entry());
     return 0;
 }
@@ -677,6 +704,7 @@ int main(void)
         cmocka_unit_test_teardown(test_masked_overflow, attention_reset),
         cmocka_unit_test_teardown(test_linear_order, attention_reset),
         cmocka_unit_test_teardown(test_linear_order_in_bf16, attention_reset),
+        cmocka_unit_test_teardown(test_linear_order_in_little_shared_memory, attention_reset),
         cmocka_unit_test_teardown(test_measured_order, attention_reset),
         cmocka_unit_test(test_long_heads_are_refused),
         cmocka_unit_test_teardown(test_tangents, attention_reset),

@@ -40,6 +40,7 @@
 #define GATHER_TILES 4
 #define APPLY_STRIPS 4
 #define TURN_STRIPS 2
+#define WARPS_LEAST 2 /* of apply and turn, where more need more shared memory than a block has */
 #define DX_PITCH 66
 #define CHANNELS 64
 #define SQUARES_FROM 256 /* tokens from which x^2 is taken */
@@ -645,7 +646,7 @@ static enum pd_err gather(struct pk_backend *b, const struct fast *from, bool be
     j.before = j.own && !behind;
     j.behind = j.own && behind;
     blocks = (unsigned)gather_blocks(P, j.tiles, &j.warps);
-    PK_CUDA_TRY(att_room(b, (const void *)gather_kernel<P>));
+    PK_CUDA_TRY(att_room(b, (const void *)gather_kernel<P>, bytes));
     PK_LAUNCH((gather_kernel<P>), dim3((unsigned)(pairs * j.chunks), 1, blocks),
               dim3((unsigned)(j.warps * PK_WARP)), bytes, b->stream, j);
     PK_CUDA_TRY(cudaGetLastError());
@@ -655,16 +656,29 @@ static enum pd_err gather(struct pk_backend *b, const struct fast *from, bool be
     return PD_OK;
 }
 
+static enum pd_err no_room(const struct pk_backend *b, struct pd_why *why)
+{
+    return pd_fail(
+        why, PD_ERR_UNSUPPORTED,
+        "attention: the linear form needs more shared memory than the %zu bytes that a block has here",
+        (size_t)b->shared_most);
+}
+
 template <int P> static enum pd_err apply(struct pk_backend *b, const struct fast *from, struct pd_why *why)
 {
     struct fast j = *from;
     size_t bytes;
     int rows;
 
-    j.warps = P == 1 || (j.own && j.chunk % 512) ? 4 : 8;
-    rows = j.warps * APPLY_STRIPS * ROWS;
-    bytes = (size_t)(rows + (P == 1 ? 1 : 2) * GROUP * 16) * PITCH * sizeof(bf16);
-    PK_CUDA_TRY(att_room(b, (const void *)apply_kernel<P>));
+    for (j.warps = P == 1 || (j.own && j.chunk % 512) ? 4 : 8;; j.warps /= 2) {
+        rows = j.warps * APPLY_STRIPS * ROWS;
+        bytes = (size_t)(rows + (P == 1 ? 1 : 2) * GROUP * 16) * PITCH * sizeof(bf16);
+        if (bytes <= b->shared_most || j.warps == WARPS_LEAST)
+            break;
+    }
+    if (bytes > b->shared_most)
+        return no_room(b, why);
+    PK_CUDA_TRY(att_room(b, (const void *)apply_kernel<P>, bytes));
     PK_LAUNCH((apply_kernel<P>),
               dim3((unsigned)(j.a.batch * j.a.heads), 1, (unsigned)cuda_div_up(j.rows, rows)),
               dim3((unsigned)(j.warps * PK_WARP)), bytes, b->stream, j);
@@ -683,10 +697,12 @@ template <int P> static enum pd_err turn(struct pk_backend *b, const struct fast
         bytes = (size_t)(rows * (P == 2 || j.dscale ? 2 : 1) + (P == 1 ? 1 : 2) * GROUP * 16) * PITCH *
                 sizeof(bf16);
         bytes += P == 2 ? (size_t)rows * DX_PITCH * sizeof(float) : 0;
-        if (bytes <= b->shared_most || j.warps == 4)
+        if (bytes <= b->shared_most || j.warps == WARPS_LEAST)
             break;
     }
-    PK_CUDA_TRY(att_room(b, (const void *)turn_kernel<P>));
+    if (bytes > b->shared_most)
+        return no_room(b, why);
+    PK_CUDA_TRY(att_room(b, (const void *)turn_kernel<P>, bytes));
     PK_LAUNCH((turn_kernel<P>),
               dim3((unsigned)(j.a.batch * j.a.heads), 1, (unsigned)cuda_div_up(j.rows, rows)),
               dim3((unsigned)(j.warps * PK_WARP)), bytes, b->stream, j);

@@ -268,6 +268,25 @@ enum how {
     AGAIN
 }; /* AGAIN: captured and replayed, in the emulation also in another order of threads */
 
+/* What a plan reserves for the call: made before there is memory. */
+static size_t planned(const struct pk_backend_api *api, struct pk_backend *b, const struct pk_call *call)
+{
+    struct pk_view in[RIG_MAX_IN], out[RIG_MAX_OUT];
+    struct pk_call bare = *call;
+
+    for (int i = 0; i < call->n_in; i++) {
+        in[i] = call->in[i];
+        in[i].data = NULL;
+    }
+    for (int i = 0; i < call->n_out; i++) {
+        out[i] = call->out[i];
+        out[i].data = NULL;
+    }
+    bare.in = in;
+    bare.out = out;
+    return api->workspace_bytes(b, &bare);
+}
+
 static void run_gpu(const struct rig_case *c, const char *label, enum how how, struct rig_guarded *out)
 {
     const struct pk_backend_api *api = gpu_api();
@@ -299,7 +318,7 @@ static void run_gpu(const struct rig_case *c, const char *label, enum how how, s
         if (c->share[i])
             in[c->share[i] - 1].data = outs[i].data;
     }
-    need = api->workspace_bytes(b, &call);
+    need = planned(api, b, &call);
     work = rig_guarded_new(need);
     work_at = n;
     on[n] = put_on_device(work.base, need + 2 * RIG_GUARD);

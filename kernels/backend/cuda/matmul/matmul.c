@@ -200,7 +200,13 @@ static void way_of(const struct cuda_product *p, bool fused, struct way *w)
     }
 }
 
-/* Fills the key but for alignments; false: not for the library. */
+/* Whether the library would overwrite the residual before it is added. */
+static bool loses_residual(const struct cuda_product *p)
+{
+    return p->has_residual && p->act != PK_ACT_NONE && p->residual.data == p->out && !goes_wide(p);
+}
+
+/* Fills the key but for alignments; false: not for the library. Reads no data pointers: plans have none. */
 static bool key_of(const struct pk_backend *b, const struct cuda_product *p, struct cuda_lt_key *k)
 {
     bool residual = p->has_residual && p->act == PK_ACT_NONE;
@@ -216,8 +222,6 @@ static bool key_of(const struct pk_backend *b, const struct cuda_product *p, str
     if (p->has_residual && (p->residual.dtype != p->out_dtype || (p->residual.cs != 1 && p->n != 1) ||
                             (p->m != 1 && p->residual.rs < p->n)))
         return false;
-    if (p->has_residual && !residual && p->residual.data == p->out && !goes_wide(p))
-        return false; /* the residual would be overwritten before it is added */
     k->m = p->m;
     k->n = p->n;
     k->k = p->k;
@@ -459,7 +463,7 @@ enum pd_err cuda_matmul(struct pk_backend *b, const struct pk_call *c, struct pd
     describe(c, &p);
     if (p.m == 0 || p.n == 0 || p.batch == 0)
         return p.sums ? add_up(b, c, p.out, c->out[c->n_out - 1].data, c->workspace, why) : PD_OK;
-    if (!key_of(b, &p, &k))
+    if (loses_residual(&p) || !key_of(b, &p, &k))
         return fallback(b, &p, c, why);
     err = by_library(b, &p, &k, c, &refused, why);
     return err == PD_OK && refused ? fallback(b, &p, c, why) : err;

@@ -531,7 +531,7 @@ const struct job_field job_fields[] = {
      MEANS("side length of the centre crop in evaluation, as a fraction of the image", "")},
     {ROW("/data/augment/interpolation", JOB_T_ENUM, config.data.augment.interpolation),
      .names = &interpolation, DEF("\"bicubic\""), WITH(job_use_resized),
-     MEANS("interpolation for resizing, in training and evaluation", "")},
+     MEANS("interpolation for resizing, in training and evaluation, and for RandAugment", "")},
 
     /* Training */
     {ROW("/train/steps", JOB_T_INT, config.train.steps), COUNTS,

@@ -24,6 +24,16 @@ int64_t job_config_window(const struct job_config *g)
     return side * side;
 }
 
+int64_t job_config_heads_most(const struct job_config *g)
+{
+    const struct job_ints *counts = &g->model.head_counts;
+    int64_t most = g->model.heads;
+
+    for (size_t i = 0; job_network(g->model.arch)->stages && i < counts->count; i++)
+        most = counts->items[i] > most ? counts->items[i] : most;
+    return most;
+}
+
 /* The lists are there, agree in length, and give a width and heads to each stage. */
 static bool check_lists(struct job_ctx *c)
 {

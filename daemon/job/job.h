@@ -516,6 +516,8 @@ int64_t job_config_split_seed(const struct job_config *config);
 int64_t job_config_patches(const struct job_config *config);
 /* Patches of one window of a network's first stage; 0 where attention sees all patches, and for text. */
 int64_t job_config_window(const struct job_config *config);
+/* Heads of the layer that has the most; the stages of a hierarchical network differ. */
+int64_t job_config_heads_most(const struct job_config *config);
 /* Keys that a query sees: those of a window, the channels of a head where attention is between channels, patches
  * plus the class token, or data.context. */
 int64_t job_config_keys(const struct job_config *config);

@@ -63,7 +63,7 @@ JOB_RULES(JOB_RULE_DECLARE)
     X(n_valid, "unless model.arch is nystrom and attention.activation poly with scale fixed or learned",     \
       job_network(g->model.arch)->landmarks &&poly(g) && uses_n(g))                                          \
     X(qk_gain, "unless attention.qk_norm is on, with more than one head",                                    \
-      g->attention.qk_norm && g->model.heads > 1)                                                            \
+      job_config_heads_most(g) > 1 && g->attention.qk_norm)                                                  \
     X(form, "unless attention.activation is poly with a degree of 1 or 2, or sima, without dropout",         \
       has_linear_form(g))                                                                                    \
     X(logits, "with attention.qk_norm, which sets it to about 1", !g->attention.qk_norm)                     \
@@ -73,12 +73,15 @@ JOB_RULES(JOB_RULE_DECLARE)
     X(split_test, "unless data.split.rule is standard", g->data.split == JOB_SPLIT_STANDARD)                 \
     X(split_seed, "unless images or labelled texts are divided, or polyd generates the data",                \
       info->generated || ((info->image || info->labels) && g->data.split != JOB_SPLIT_GIVEN))                \
-    X(lra, "unless the data set is one of the Long Range Arena and the network a nystrom",                   \
-      info->lra[0] > 0 && job_network(g->model.arch)->landmarks)                                             \
+    X(lra,                                                                                                   \
+      "unless the data set is one of the Long Range Arena, and the network a nystrom or data.context above " \
+      "the limit of reference",                                                                              \
+      info->lra[0] > 0 && (job_network(g->model.arch)->landmarks || may_cut(g, info)))                       \
     X(pad_crop, "unless data.augment.crop of images is pad_crop",                                            \
       info->image && g->data.augment.crop == JOB_CROP_PAD_CROP)                                              \
     X(rrc, "unless data.augment.crop of images is rrc", info->image && g->data.augment.crop == JOB_CROP_RRC) \
-    X(resized, "unless images change their size", info->image &&may_resize(g, info))                         \
+    X(resized, "unless images change their size or RandAugment moves their pixels",                          \
+      may_resample(g, info) && info->image)                                                                  \
     X(bpe, "unless data.tokenizer is gpt2_bpe", info->text && g->data.tokenizer == JOB_TOKENIZER_GPT2_BPE)   \
     X(mix, "without mixup or cutmix",                                                                        \
       info->image && (g->data.augment.mixup > 0 || g->data.augment.cutmix > 0))                              \

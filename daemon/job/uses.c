@@ -39,16 +39,24 @@ static bool has_linear_form(const struct job_config *g)
            !(g->attention.dropout > 0);
 }
 
-/* False where every image already has the size that the network reads. */
-static bool may_resize(const struct job_config *g, const struct job_dataset_info *info)
+/* False where every image already has the size that the network reads and keeps its pixels in their places. */
+static bool may_resample(const struct job_config *g, const struct job_dataset_info *info)
 {
     const struct job_data *d = &g->data;
 
+    if (d->augment.randaugment.present) /* it rotates, shears and shifts */
+        return true;
     /* Files of the others may hold other sizes than the usual one. */
     if (!info->generated && d->dataset != JOB_DATASET_CIFAR10)
         return true;
     return d->augment.crop == JOB_CROP_RRC || d->augment.eval_crop < 1 || d->image_size[0] != info->side[0] ||
            d->image_size[1] != info->side[1];
+}
+
+/* Longer texts are cut to the lengths of the authors' preprocessing, whatever the network. */
+static bool may_cut(const struct job_config *g, const struct job_dataset_info *info)
+{
+    return info->cut > 0 && g->data.context / (info->pairs ? 2 : 1) > info->cut;
 }
 
 static bool with_momentum(const struct job_config *g)

@@ -15,6 +15,9 @@
     "\"teacher\":" TEACHER "}}"
 #define SWIN                                                                                                 \
     "{\"model\":{\"preset\":\"swin_micro\"},\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1}}"
+#define IMDB                                                                                                 \
+    "{\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"imdb\",\"path\":\"corpora/imdb\"},"       \
+    "\"train\":{\"steps\":100}}"
 #define NONE "{}"
 #define GIVEN "{\"data\":{\"split\":{\"rule\":\"given\"}}}"
 
@@ -93,6 +96,9 @@ static const struct {
      ATT("\"qk_norm\":true")},
     {"/attention/qk_gain", "\"per_head\"", VIT, "{\"model\":{\"heads\":1},\"attention\":{\"qk_norm\":true}}",
      "with more than one head", ATT("\"qk_norm\":true")},
+    {"/attention/qk_gain", "\"per_head\"", SWIN,
+     "{\"model\":{\"head_counts\":[1,1]},\"attention\":{\"qk_norm\":true}}", "with more than one head",
+     "{\"model\":{\"head_counts\":[1,2]},\"attention\":{\"qk_norm\":true}}"},
     {"/attention/form", "\"quadratic\"", VIT, NONE, "poly with a degree of 1 or 2",
      ATT("\"activation\":\"poly\",\"degree\":2")},
     {"/attention/form", "\"quadratic\"", VIT, ATT("\"activation\":\"poly\",\"degree\":3"),
@@ -120,6 +126,8 @@ static const struct {
     {"/data/tokenizer_path", "\"a/b\"", GPT, NONE, "unless data.tokenizer is gpt2_bpe",
      "{\"data\":{\"tokenizer\":\"gpt2_bpe\"}}"},
     {"/data/lra_len", "\"paper\"", VIT, NONE, "Long Range Arena", NULL},
+    {"/data/lra_len", "\"paper\"", IMDB, "{\"model\":{\"context\":1000}}", "above the limit of reference",
+     "{\"model\":{\"context\":1001}}"},
     {"/data/augment/crop", "\"pad_crop\"", GPT, NONE, "unless the data are images", NULL},
     {"/data/augment/pad_crop/shift", "2", VIT, NONE, "is pad_crop", AUG("\"crop\":\"pad_crop\"")},
     {"/data/augment/pad_crop/shift", "2", GPT, AUG("\"crop\":\"pad_crop\""), "crop of images", NULL},
@@ -144,6 +152,11 @@ static const struct {
      AUG("\"eval_crop\":0.875")},
     {"/data/augment/interpolation", "\"bilinear\"", GEN, AUG("\"crop\":\"pad_crop\""),
      "unless images change their size", AUG("\"crop\":\"rrc\"")},
+    {"/data/augment/interpolation", "\"bilinear\"", GEN, NONE, "or RandAugment moves their pixels",
+     AUG("\"randaugment\":{}")},
+    {"/data/augment/interpolation", "\"bilinear\"", VIT, "{\"data\":{\"dataset\":\"cifar10\"}}",
+     "unless images change their size",
+     "{\"data\":{\"dataset\":\"cifar10\",\"augment\":{\"randaugment\":{}}}}"},
     {"/data/augment/interpolation", "\"bilinear\"", VIT, "{\"data\":{\"dataset\":\"cifar10\"}}",
      "unless images change their size", "{\"data\":{\"dataset\":\"cifar10\",\"image_size\":64}}"},
     {"/train/zero", "1", VIT, NONE, "with one slot", "{\"resources\":{\"slots\":2}}"},

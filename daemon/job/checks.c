@@ -278,7 +278,8 @@ static void warn_split(struct job_ctx *c)
 {
     const int rule = c->g->data.split;
 
-    if (!ok(c, "/data/split/rule", "/data/dataset") || rule == JOB_SPLIT_STANDARD)
+    if (!ok(c, "/data/split/rule", "/data/dataset") || rule == JOB_SPLIT_STANDARD ||
+        !job_use_split_rule(c->run))
         return;
     if (rule != JOB_SPLIT_GIVEN) {
         if (job_ctx_dataset(c)->image && !job_ctx_dataset(c)->generated)

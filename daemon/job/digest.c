@@ -70,10 +70,11 @@ enum pd_err job_plan_digest(const char *json, size_t len, const char *facts, cha
  * what old checkpoints are compared with. */
 static bool decides(const struct job_field *f, const struct job_run *run, const json_t *v)
 {
+    bool (*const test)(const struct job_run *r) = f->in_digest ? f->in_digest : f->useful;
     json_t *def;
     bool same;
 
-    if (!v || f->flags & JOB_F_OFF_TRAJECTORY || (f->useful && !f->useful(run)))
+    if (!v || f->flags & JOB_F_OFF_TRAJECTORY || (test && !test(run)))
         return false;
     if (f->type == JOB_T_OBJECT) /* that it is there; its members say the rest */
         return json_is_object(v);

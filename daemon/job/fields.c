@@ -84,6 +84,7 @@ NAMES(theorem, JOB_THEOREMS(THEOREM));
 #define RULE(fn, text) .rule = fn, .rule_text = text
 #define FLAGS(f) .flags = (f)
 #define WITH(fn) .useful = fn, .useful_text = fn##_text
+#define DIGEST(fn) .in_digest = fn
 #define SINCE(n, fn, text) .since = (n), .before = fn, .before_text = text
 #define MEANS(text, ref) .meaning = text, .reference = ref
 
@@ -201,12 +202,13 @@ const struct job_field job_fields[] = {
      RULE(job_rule_head_width, "the preset's, else 16 times model.width"), WITH(job_use_pinn),
      MEANS("width of the hidden layers in a pinnsformer's output head", "daemon/job/JOB.md#equations")},
     {ROW("/model/mlp_act", JOB_T_ENUM, config.model.mlp_act), .names = &mlp_act, DEF("\"gelu\""),
-     MEANS("activation function of the feed-forward layer", "")},
+     WITH(job_use_mlp_act), MEANS("activation function of the feed-forward layer", "")},
     {ROW("/model/bias", JOB_T_BOOL, config.model.bias), RULE(job_rule_bias, "the preset's, else true"),
      MEANS("whether linear layers and norms have biases", "")},
     {ROW("/model/gelu", JOB_T_ENUM, config.model.gelu), .names = &gelu,
      RULE(job_rule_gelu, "the preset's; otherwise tanh for a gpt without a preset, else exact"),
-     WITH(job_use_gelu), SINCE(2, job_rule_gelu_1, "tanh for a gpt with biases, else exact"),
+     WITH(job_use_gelu), DIGEST(job_digest_gelu),
+     SINCE(2, job_rule_gelu_1, "tanh for a gpt with biases, else exact"),
      MEANS("form of GELU: exact, or the tanh approximation (gelu_new of Hugging Face)", "")},
     {ROW("/data/image_size", JOB_T_INT_PAIR, config.data.image_size), RANGE(4, 2048),
      RULE(job_rule_image_size, "the data set's"), FLAGS(NULLABLE), WITH(job_use_image),
@@ -222,7 +224,7 @@ const struct job_field job_fields[] = {
            "averages over all positions, padding included",
            "")},
     {ROW("/model/pos", JOB_T_ENUM, config.model.pos), .names = &pos,
-     RULE(job_rule_pos, "learned; xcit: fourier"), WITH(job_use_pos),
+     RULE(job_rule_pos, "learned; xcit: fourier"), WITH(job_use_pos), DIGEST(job_digest_pos),
      MEANS("position embedding: learned is a trained table; fourier is sines and cosines of row and column, "
            "projected to the width; xcit supports fourier and none, other networks learned and none",
            "")},
@@ -278,15 +280,17 @@ const struct job_field job_fields[] = {
     {ROW("/norm/placement", JOB_T_ENUM, config.norm.placement), .names = &placement, DEF("\"S1\""),
      MEANS("position of the norms in a block", "kernels/ATTENTION.md#10-norms-and-their-placement")},
     {ROW("/norm/kind", JOB_T_ENUM, config.norm.kind), .names = &norm_kind,
-     RULE(job_rule_norm_kind, "layer; S2-S5 rms"),
+     RULE(job_rule_norm_kind, "layer; S2-S5 rms"), WITH(job_use_norms), DIGEST(job_digest_always),
      MEANS("LayerNorm or RMSNorm", "kernels/ATTENTION.md#10-norms-and-their-placement")},
     {ROW("/norm/eps", JOB_T_NUMBER, config.norm.eps), FROM(0),
-     RULE(job_rule_norm_eps, "1e-6; swin, gpt, nystrom 1e-5"), FLAGS(OPEN0),
+     RULE(job_rule_norm_eps, "1e-6; swin, gpt, nystrom 1e-5"), FLAGS(OPEN0), WITH(job_use_norms),
+     DIGEST(job_digest_always),
      MEANS("epsilon under the square root", "kernels/ATTENTION.md#10-norms-and-their-placement")},
     {ROW("/norm/eps_mode", JOB_T_ENUM, config.norm.eps_mode), .names = &eps_mode, DEF("\"mean\""),
+     WITH(job_use_norms),
      MEANS("whether epsilon is added to the mean or to the sum of squares",
            "kernels/ATTENTION.md#10-norms-and-their-placement")},
-    {ROW("/norm/final", JOB_T_BOOL, config.norm.final), DEF("true"),
+    {ROW("/norm/final", JOB_T_BOOL, config.norm.final), DEF("true"), WITH(job_use_norms),
      MEANS("apply a norm before the output head", "kernels/ATTENTION.md#10-norms-and-their-placement")},
 
     /* Optimiser's name: the defaults of the scale look at it. */
@@ -398,7 +402,7 @@ const struct job_field job_fields[] = {
      MEANS("location of the data as <root>/<relative path>, where root is a data root of the configuration",
            "api/USING.md#data")},
     {ROW("/data/split/rule", JOB_T_ENUM, config.data.split), .names = &split_rule, DEF("\"standard\""),
-     SINCE(3, job_rule_split, "given; text and one file of text_labels: fraction"),
+     WITH(job_use_split_rule), SINCE(3, job_rule_split, "given; text and one file of text_labels: fraction"),
      MEANS("standard: training, validation and test parts; validation and test come from the data set's own "
            "files if it has them (for imagenet1k and tiny_imagenet the folder val is the test part), "
            "otherwise from the training files (from the end of a text, at random from other data). given, "
@@ -407,12 +411,12 @@ const struct job_field job_fields[] = {
            "daemon/job/JOB.md#training-validation-and-test-part")},
     {ROW("/data/split/train", JOB_T_NUMBER, config.data.split_train), FROM(0),
      RULE(job_rule_split_train, "where the rule is fraction by default: 0.9, else null"),
-     FLAGS(NULLABLE | OPEN0), WITH(job_use_split),
+     FLAGS(NULLABLE | OPEN0), WITH(job_use_split), DIGEST(job_digest_split),
      MEANS("fraction or number of samples for training; with standard, everything that remains by default",
            "daemon/job/JOB.md#training-validation-and-test-part")},
     {ROW("/data/split/val", JOB_T_NUMBER, config.data.split_val), FROM(0),
      RULE(job_rule_split_val, "where the rule is fraction by default: 0.1, else null"),
-     FLAGS(NULLABLE | OPEN0), WITH(job_use_split),
+     FLAGS(NULLABLE | OPEN0), WITH(job_use_split), DIGEST(job_digest_split),
      MEANS("fraction or number of samples for validation; with standard, the data set's validation files by "
            "default, otherwise a tenth of the training files",
            "daemon/job/JOB.md#training-validation-and-test-part")},
@@ -478,7 +482,7 @@ const struct job_field job_fields[] = {
            "together",
            "daemon/job/JOB.md#sequences")},
     {ROW("/data/zero_is_padding", JOB_T_BOOL, config.data.zero_is_padding),
-     RULE(job_rule_zero_is_padding, "true; text_labels: false"), WITH(job_use_nystrom),
+     RULE(job_rule_zero_is_padding, "true; text_labels: false"), WITH(job_use_zero), DIGEST(job_use_nystrom),
      MEANS("treat every token with id 0 as padding, black pixels included; false: only positions after the "
            "last token are padding",
            "daemon/job/JOB.md#sequences")},
@@ -653,7 +657,7 @@ const struct job_field job_fields[] = {
      RULE(job_rule_init, "trunc_normal; gpt normal; nystrom kaiming; pinnsformer xavier"),
      MEANS("distribution of the initial weights; kaiming is uniform within 1 / sqrt(inputs)", "")},
     {ROW("/train/init_fan", JOB_T_ENUM, config.train.init_fan), .names = &init_fan, DEF("\"separate\""),
-     WITH(job_use_xavier),
+     WITH(job_use_fan),
      MEANS("fan-in and fan-out of the query-key-value matrix: those of its three parts (separate) or of the "
            "fused matrix (fused)",
            "")},

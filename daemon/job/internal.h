@@ -88,6 +88,9 @@ struct job_field {
     bool (*check)(struct job_ctx *c, const struct job_field *f, const char *text); /* of a string; reports */
     bool (*useful)(const struct job_run *r); /* false: a given value has no effect */
     const char *useful_text;                 /* "unless attention.activation is poly" */
+    /* In place of `useful` for the trajectory digest, where `useful` came to exclude more: a default that is computed
+     * cannot be left out of the digest, so that checkpoints from before still fit. NULL: `useful`. */
+    bool (*in_digest)(const struct job_run *r);
     /* A row that came with a later schema: in a document of an earlier one neither preset nor recipe sets it,
      * and `before` gives the default that such a document was computed with. 0: there from the first. */
     int since;

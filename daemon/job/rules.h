@@ -32,9 +32,13 @@ JOB_RULES(JOB_RULE_DECLARE)
 #define JOB_USES(X)                                                                                          \
     X(template, "without a template", false)                                                                 \
     X(swin, "unless model.arch is swin", job_network(g->model.arch)->windows)                                \
-    X(pos, "with model.arch swin, whose windows have a learned bias", !job_network(g->model.arch)->windows)  \
+    X(pos,                                                                                                   \
+      "with model.arch swin, whose windows have a learned bias, or pinnsformer, which reads coordinates",    \
+      !job_network(g->model.arch)->windows && !equations(g))                                                 \
     X(xcit, "unless model.arch is xcit", job_network(g->model.arch)->channel_attention)                      \
     X(nystrom, "unless model.arch is nystrom", job_network(g->model.arch)->landmarks)                        \
+    X(zero, "unless model.arch is nystrom; nor with pairs of texts, whose token 0 is always padding",        \
+      job_network(g->model.arch)->landmarks && !info->pairs)                                                 \
     X(image, "unless the data are images", info->image)                                                      \
     X(pool, "unless the data are images or model.arch is nystrom",                                           \
       info->image || job_network(g->model.arch)->landmarks)                                                  \
@@ -43,7 +47,10 @@ JOB_RULES(JOB_RULE_DECLARE)
     X(pathfinder, "unless data.dataset is pathfinder_gen", g->data.dataset == JOB_DATASET_PATHFINDER_GEN)    \
     X(sequence, "unless the data are sequences", !info->image)                                               \
     X(files, "because polyd generates these data", !info->generated)                                         \
-    X(gelu, "unless model.mlp_act is gelu", g->model.mlp_act == JOB_MLP_ACT_GELU)                            \
+    X(mlp_act, "with model.arch pinnsformer, whose activation is w1 sin + w2 cos everywhere", !equations(g)) \
+    X(gelu, "unless model.mlp_act is gelu; nor with model.arch pinnsformer",                                 \
+      job_digest_gelu(r) && !equations(g))                                                                   \
+    X(norms, "with model.arch pinnsformer, which has no norms", !equations(g))                               \
     X(poly, "unless attention.activation is poly", poly(g))                                                  \
     X(formula, "unless attention.activation is formula", formula(g))                                         \
     X(k, "unless attention.activation is poly with scale k", poly(g) && g->attention.scale == JOB_SCALE_K)   \
@@ -67,12 +74,17 @@ JOB_RULES(JOB_RULE_DECLARE)
     X(form, "unless attention.activation is poly with a degree of 1 or 2, or sima, without dropout",         \
       has_linear_form(g))                                                                                    \
     X(logits, "with attention.qk_norm, which sets it to about 1", !g->attention.qk_norm)                     \
-    X(pos_after, "unless norm.placement is S3, S4 or S5 and model.pos is not none",                          \
-      g->norm.placement >= JOB_NORM_S3 && g->norm.placement <= JOB_NORM_S5 && g->model.pos != JOB_POS_NONE)  \
-    X(split, "with data.split.rule given", g->data.split != JOB_SPLIT_GIVEN)                                 \
-    X(split_test, "unless data.split.rule is standard", g->data.split == JOB_SPLIT_STANDARD)                 \
-    X(split_seed, "unless images or labelled texts are divided, or polyd generates the data",                \
-      info->generated || ((info->image || info->labels) && g->data.split != JOB_SPLIT_GIVEN))                \
+    X(pos_after,                                                                                             \
+      "unless norm.placement is S3, S4 or S5 and model.pos is not none; nor with model.arch swin",           \
+      g->norm.placement >= JOB_NORM_S3 && g->norm.placement <= JOB_NORM_S5 &&                                \
+          g->model.pos != JOB_POS_NONE && !job_network(g->model.arch)->windows)                              \
+    X(split_rule, "with an equation, whose points are not divided", !equations(g))                           \
+    X(split, "with data.split.rule given or an equation", job_digest_split(r) && !equations(g))              \
+    X(split_test, "unless data.split.rule is standard; nor with an equation",                                \
+      g->data.split == JOB_SPLIT_STANDARD && !equations(g))                                                  \
+    X(split_seed, "unless images or labelled texts are divided, or polyd draws the data",                    \
+      (info->generated && !equations(g)) ||                                                                  \
+          ((info->image || info->labels) && g->data.split != JOB_SPLIT_GIVEN))                               \
     X(lra,                                                                                                   \
       "unless the data set is one of the Long Range Arena, and the network a nystrom or data.context above " \
       "the limit of reference",                                                                              \
@@ -113,13 +125,16 @@ JOB_RULES(JOB_RULE_DECLARE)
     X(depth, "in one layer, unless train.drop_path_rule is same",                                            \
       g->model.depth > 1 || g->train.drop_path_rule == JOB_DROP_PATH_SAME)                                   \
     X(drop_path, "without drop_path", g->train.drop_path > 0)                                                \
-    X(xavier, "unless train.init is xavier or trunc_xavier",                                                 \
-      g->train.init == JOB_INIT_XAVIER || g->train.init == JOB_INIT_TRUNC_XAVIER)                            \
+    X(fan,                                                                                                   \
+      "unless train.init is xavier or trunc_xavier; nor with model.arch nystrom, whose W_Q, W_K and W_V "    \
+      "are apart",                                                                                           \
+      (g->train.init == JOB_INIT_XAVIER || g->train.init == JOB_INIT_TRUNC_XAVIER) &&                        \
+          !job_network(g->model.arch)->landmarks)                                                            \
     X(stop, "without train.stop.patience", g->train.stop.patience > 0)                                       \
     X(ema, "without train.ema", g->train.ema > 0)                                                            \
     X(tau, "unless train.teacher.kind is soft",                                                              \
       g->train.teacher.present && g->train.teacher.kind == JOB_TEACHER_SOFT)                                 \
-    X(pinn, "unless model.arch is pinnsformer", job_network(g->model.arch)->equations)                       \
+    X(pinn, "unless model.arch is pinnsformer", equations(g))                                                \
     X(probe, "with diagnostics.every 0 and without heatmaps",                                                \
       g->diagnostics.every > 0 || g->diagnostics.heatmaps.present)                                           \
     X(class_token, "unless images are read with model.pool cls, and diagnostics.every is not 0",             \
@@ -133,6 +148,12 @@ JOB_RULES(JOB_RULE_DECLARE)
     extern const char job_use_##name##_text[];
 JOB_USES(JOB_USE_DECLARE)
 #undef JOB_USE_DECLARE
+
+/* Tests for the trajectory digest (struct job_field, in_digest): what a row's own test was before it excluded more. */
+bool job_digest_always(const struct job_run *r);
+bool job_digest_gelu(const struct job_run *r);
+bool job_digest_pos(const struct job_run *r);
+bool job_digest_split(const struct job_run *r);
 
 /* Checks of a string that only the field knows: report and return false. */
 bool job_check_template(struct job_ctx *c, const struct job_field *f, const char *text);

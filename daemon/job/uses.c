@@ -80,6 +80,32 @@ static bool one_cycle(const struct job_config *g)
     return g->train.schedule.name == JOB_SCHEDULE_ONE_CYCLE;
 }
 
+static bool equations(const struct job_config *g)
+{
+    return job_network(g->model.arch)->equations;
+}
+
+bool job_digest_always(const struct job_run *r)
+{
+    (void)r;
+    return true;
+}
+
+bool job_digest_gelu(const struct job_run *r)
+{
+    return r->config.model.mlp_act == JOB_MLP_ACT_GELU;
+}
+
+bool job_digest_pos(const struct job_run *r)
+{
+    return !job_network(r->config.model.arch)->windows;
+}
+
+bool job_digest_split(const struct job_run *r)
+{
+    return r->config.data.split != JOB_SPLIT_GIVEN;
+}
+
 #define JOB_USE_DEFINE(name, words, test)                                                                    \
     const char job_use_##name##_text[] = words;                                                              \
     bool job_use_##name(const struct job_run *r)                                                             \

@@ -28,6 +28,13 @@
 #define GPT                                                                                                  \
     "{\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text\",\"path\":\"corpora/"               \
     "a.txt\"},\"train\":{\"steps\":100}}"
+#define PINN                                                                                                 \
+    "{\"model\":{\"preset\":\"pinn_micro\"},\"data\":{\"dataset\":\"pde_reaction\"},\"train\":{\"steps\":"   \
+    "100}}"
+#define PAIRS                                                                                                \
+    "{\"model\":{\"preset\":\"nystrom_micro\"},\"data\":{\"dataset\":\"text_pairs\",\"path\":\"corpora/"     \
+    "b\"},"                                                                                                  \
+    "\"train\":{\"steps\":100}}"
 #define TEXT_GEN                                                                                             \
     "{\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text_gen\"},\"train\":{\"steps\":100}}"
 

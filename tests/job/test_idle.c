@@ -18,6 +18,10 @@
 #define IMDB                                                                                                 \
     "{\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"imdb\",\"path\":\"corpora/imdb\"},"       \
     "\"train\":{\"steps\":100}}"
+#define NYSTROM                                                                                              \
+    "{\"model\":{\"preset\":\"nystrom_micro\"},\"data\":{\"dataset\":\"listops_gen\"},\"train\":{\"steps\":" \
+    "100,"                                                                                                   \
+    "\"init\":\"xavier\"}}"
 #define NONE "{}"
 #define GIVEN "{\"data\":{\"split\":{\"rule\":\"given\"}}}"
 
@@ -209,6 +213,21 @@ static const struct {
     {"/train/teacher/tau", "2", DEIT, NONE, "unless train.teacher.kind is soft",
      "{\"train\":{\"teacher\":{\"kind\":\"soft\"}}}"},
     {"/model/pos", "\"none\"", SWIN, NONE, "with model.arch swin", NULL},
+    {"/model/pos", "\"none\"", PINN, NONE, "or pinnsformer, which reads coordinates", NULL},
+    {"/model/mlp_act", "\"relu\"", PINN, NONE, "with model.arch pinnsformer", NULL},
+    {"/model/gelu", "\"tanh\"", PINN, NONE, "nor with model.arch pinnsformer", NULL},
+    {"/norm/kind", "\"rms\"", PINN, NONE, "with model.arch pinnsformer, which has no norms", NULL},
+    {"/norm/eps", "0.5", PINN, NONE, "which has no norms", NULL},
+    {"/norm/eps_mode", "\"sum\"", PINN, NONE, "which has no norms", NULL},
+    {"/norm/final", "false", PINN, NONE, "which has no norms", NULL},
+    {"/data/split/rule", "\"given\"", PINN, NONE, "with an equation", NULL},
+    {"/data/split/train", "1", PINN, NONE, "or an equation", NULL},
+    {"/data/split/val", "1", PINN, NONE, "or an equation", NULL},
+    {"/data/split/test", "1", PINN, NONE, "nor with an equation", NULL},
+    {"/data/split_seed", "3", PINN, NONE, "or polyd draws the data", NULL},
+    {"/model/pos_after", "true", SWIN, "{\"norm\":{\"placement\":\"S4\"}}", "nor with model.arch swin", NULL},
+    {"/data/zero_is_padding", "false", PAIRS, NONE, "nor with pairs of texts", NULL},
+    {"/train/init_fan", "\"fused\"", NYSTROM, NONE, "nor with model.arch nystrom", NULL},
     {"/train/drop_path_rule", "\"same\"", VIT, NONE, "without drop_path", "{\"train\":{\"drop_path\":0.1}}"},
     {"/train/init_fan", "\"fused\"", VIT, NONE, "unless train.init is xavier",
      "{\"train\":{\"init\":\"trunc_xavier\"}}"},
@@ -267,20 +286,14 @@ static const char *const always[] = {
     "/model/depth",
     "/model/heads",
     "/model/mlp_ratio",
-    "/model/mlp_act",
     "/model/bias",
     "/norm/placement",
-    "/norm/kind",
-    "/norm/eps",
-    "/norm/eps_mode",
-    "/norm/final",
     "/train/optimizer/name",
     "/attention/activation",
     "/attention/c0", /* computed: a given value is replaced, with a warning of its own */
     "/attention/n",  /* likewise */
     "/attention/qk_norm",
     "/attention/dropout",
-    "/data/split/rule",
     "/data/eval",
     "/data/augment/randaugment/n", /* there only in an object that is there */
     "/data/augment/randaugment/m",
@@ -429,6 +442,20 @@ static void test_a_field_without_effect_is_warned_of(void **state)
     }
 }
 
+/* What other data are warned of, an equation does not have: test files that could validate. */
+static void test_the_division_of_an_equation_has_one_warning(void **state)
+{
+    char *doc = with(PINN, "/data/split", "{\"rule\":\"given\"}");
+    struct parsed p = parse(doc);
+
+    (void)state;
+    assert_int_equal(p.err, PD_OK);
+    assert_int_equal(p.report.warning_count, 1);
+    assert_true(told(p.report.warnings, 1, "#/data/split/rule", "has no effect"));
+    done(&p);
+    free(doc);
+}
+
 /* The axis of a field without effect is named, whatever its values. */
 static void test_an_axis_without_effect_is_warned_of(void **state)
 {
@@ -554,6 +581,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_row_has_a_case_or_always_an_effect),
         cmocka_unit_test(test_a_field_without_effect_is_warned_of),
+        cmocka_unit_test(test_the_division_of_an_equation_has_one_warning),
         cmocka_unit_test(test_an_axis_without_effect_is_warned_of),
         cmocka_unit_test(test_runs_that_compute_the_same_are_counted),
         cmocka_unit_test(test_an_entry_without_effect_is_warned_of),

@@ -223,8 +223,8 @@ test('one of several jobs is accepted as a whole, once for each key', { skip, ti
     const before = (await jobs()).length, headers = { 'Idempotency-Key': 'nine' };
     const sent = await submit({ template: 'E09', ...tiny }, '', headers);
     assert.equal(sent.status, 201);
-    assert.deepEqual([sent.json.template, sent.json.experiment, sent.json.jobs.map(job => job.run_ids.length)], ['E09 small 3', 'E09', [1, 18]]);
-    assert.ok(sent.json.jobs.every(job => job.experiment === 'E09' && job.template === 'E09 small 3'));
+    assert.deepEqual([sent.json.template, sent.json.experiment, sent.json.jobs.map(job => job.run_ids.length)], ['E09 small 4', 'E09', [1, 18]]);
+    assert.ok(sent.json.jobs.every(job => job.experiment === 'E09' && job.template === 'E09 small 4'));
     const again = await submit({ template: 'E09', ...tiny }, '', headers);
     assert.deepEqual([again.status, again.headers['idempotency-replayed'], again.json], [201, 'true', sent.json]);
     assert.equal((await jobs()).length, before + 2);

@@ -45,7 +45,7 @@ describe('experiments', { skip: findChromium() === null && 'no Chromium here', t
         await dialog.getByRole('button', { name: 'Run it' }).click();
         await page.getByText('E09 is in the queue.').waitFor();
         const { jobs } = await daemon.get('/api/v1/jobs');
-        assert.deepEqual(jobs.map(job => [job.template, job.experiment]), [['E09 small 3', 'E09'], ['E09 small 3', 'E09']]);
+        assert.deepEqual(jobs.map(job => [job.template, job.experiment]), [['E09 small 4', 'E09'], ['E09 small 4', 'E09']]);
         await until('the count', async () => /\d+ runs so far/.test(await page.getByRole('region', { name: /^E09/ }).innerText()));
         await page.getByRole('link', { name: /runs so far/ }).click();
         await page.locator('.grid-row').first().waitFor();

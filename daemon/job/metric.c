@@ -6,6 +6,8 @@
 #include "daemon/job/internal.h"
 #include "kernels/base/text.h"
 
+#define CLASS_LAYERS 2 /* of an xcit (model/arch/xcit.c) */
+
 /* What the numbers of a key are. */
 struct place {
     long layer, head; /* 0: the key has none */
@@ -94,10 +96,28 @@ static bool has_set(const struct job_config *g, const struct place *p)
     return !p->name;
 }
 
-/* An encoder and a decoder of so many layers each, where there are two stacks. */
+/* Layers with attention: an encoder and a decoder of so many each, where there are two stacks; behind those that
+ * attend between channels, the ones of the class token. */
 static int64_t layers_of(const struct job_config *g)
 {
-    return job_network(g->model.arch)->equations ? 2 * g->model.depth : g->model.depth;
+    const struct job_network *network = job_network(g->model.arch);
+
+    if (network->equations)
+        return 2 * g->model.depth;
+    return g->model.depth + (network->channel_attention ? CLASS_LAYERS : 0);
+}
+
+/* Heads of a layer, counted from 1: those of its stage, where there are stages. */
+static int64_t heads_of(const struct job_config *g, int64_t layer)
+{
+    const struct job_ints *depths = &g->model.depths, *counts = &g->model.head_counts;
+    size_t stage = 0;
+
+    if (!job_network(g->model.arch)->stages)
+        return g->model.heads;
+    while (stage < depths->count && layer > depths->items[stage])
+        layer -= depths->items[stage++];
+    return stage < counts->count ? counts->items[stage] : 0;
 }
 
 bool job_metric_known(const struct job_config *g, const char *key)
@@ -106,7 +126,8 @@ bool job_metric_known(const struct job_config *g, const char *key)
     const struct job_metric *m = find(key, &place);
 
     return m && m->writer == JOB_METRIC_WORKER && (!m->written || m->written(g)) && has_set(g, &place) &&
-           place.layer <= layers_of(g) && place.head <= g->model.heads && (!place.head || m->heads(g));
+           place.layer <= layers_of(g) && (!place.layer || !m->layers || m->layers(g, place.layer)) &&
+           (!place.head || (m->heads(g) && place.head <= heads_of(g, place.layer)));
 }
 
 bool job_config_writes(const struct job_config *g, const char *key)

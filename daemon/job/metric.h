@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "kernels/base/buf.h"
 #include "kernels/base/err.h"
@@ -39,6 +40,8 @@ struct job_metric {
     bool (*written)(const struct job_config *config);
     /* The same for the keys of heads. */
     bool (*heads)(const struct job_config *config);
+    /* The same for the keys of one layer, counted from 1. */
+    bool (*layers)(const struct job_config *config, int64_t layer);
 };
 
 extern const struct job_metric job_metrics[];

@@ -99,9 +99,21 @@ static bool mapped(const struct job_config *g)
     return g->diagnostics.heatmaps.present;
 }
 
+static bool channels(const struct job_config *g)
+{
+    return job_network(g->model.arch)->channel_attention;
+}
+
+/* Matrices between patches. */
 static bool mapped_picture(const struct job_config *g)
 {
-    return mapped(g) && job_dataset_info((enum job_dataset)g->data.dataset)->image;
+    return mapped(g) && data_of(g)->image && !channels(g);
+}
+
+/* Blocks of channel attention report no output. */
+static bool probed_block(const struct job_config *g)
+{
+    return probed(g) && !channels(g);
 }
 
 static bool has_histograms(const struct job_config *g)
@@ -113,6 +125,12 @@ static bool has_histograms(const struct job_config *g)
 static bool probed_q(const struct job_config *g)
 {
     return probed(g) && !g->attention.qk_norm;
+}
+
+/* The closed form is that of attention between tokens: of an xcit the class token's, in its last layers. */
+static bool layers_q(const struct job_config *g, int64_t layer)
+{
+    return !channels(g) || layer > g->model.depth;
 }
 
 static bool scaled(const struct job_config *g)
@@ -129,7 +147,14 @@ static bool has_scalars(const struct job_config *g)
 static bool scaled_heads(const struct job_config *g)
 {
     return g->attention.activation == JOB_ACTIVATION_POLY && g->attention.scale == JOB_SCALE_LEARNED &&
-           g->attention.scale_share == JOB_SCALE_SHARE_HEAD && g->model.heads > 1;
+           g->attention.scale_share == JOB_SCALE_SHARE_HEAD && job_config_heads_most(g) > 1;
+}
+
+/* The class layers of an xcit may keep softmax, which has no scale. */
+static bool scaled_layers(const struct job_config *g, int64_t layer)
+{
+    return !channels(g) || layer <= g->model.depth ||
+           g->attention.class_attention != JOB_CLASS_ATTENTION_SOFTMAX;
 }
 
 /* Whether an evaluation scores these samples. */
@@ -138,10 +163,11 @@ static bool scores(const struct job_config *g, enum job_scored split)
     return g->evaluate.path && g->evaluate.split == (int)split;
 }
 
-/* A run that trains scores its test part at the end, if its data have one. */
+/* A run that trains scores its test part at the end, if its data have one; an equation has none. */
 static bool test(const struct job_config *g)
 {
-    return g->evaluate.path ? scores(g, JOB_SCORED_TEST) : g->data.split == JOB_SPLIT_STANDARD;
+    return g->evaluate.path ? scores(g, JOB_SCORED_TEST)
+                            : g->data.split == JOB_SPLIT_STANDARD && !equation(g);
 }
 
 static bool test_averaged(const struct job_config *g)
@@ -529,7 +555,8 @@ const struct job_metric job_metrics[] = {
              "training step.",
      .source = "Polynomial alternatives, theorem 4.3.",
      .written = probed_q,
-     .heads = always},
+     .heads = always,
+     .layers = layers_q},
     {.key = "attn/entropy/<layer>[/<head>]",
      .title = "Attention entropy",
      .unit = "nats",
@@ -585,7 +612,7 @@ const struct job_metric job_metrics[] = {
      .group = JOB_METRIC_LAYERS,
      .text = "Root mean square of a block's output, over samples, tokens and channels of the probe batch.",
      .source = "The residual stream after block <layer>.",
-     .written = probed},
+     .written = probed_block},
     {.key = "logit/std/<layer>[/<head>]",
      .title = "Logit spread",
      .group = JOB_METRIC_LAYERS,
@@ -609,7 +636,8 @@ const struct job_metric job_metrics[] = {
      .source = "Polynomial alternatives, corollaries 4.1 and 4.2: φ(x) = c·xᵖ with c = 1/√N, fixed or as the "
                "initial value of a learned scale.",
      .written = scaled,
-     .heads = scaled_heads},
+     .heads = scaled_heads,
+     .layers = scaled_layers},
     {.key = "formula/<name>/<layer>[/<head>]",
      .title = "Learned scalar of a formula",
      .group = JOB_METRIC_LAYERS,

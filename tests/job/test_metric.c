@@ -3,6 +3,15 @@
 
 #include "tests/job/help.h"
 
+#define SWIN                                                                                                 \
+    "{\"model\":{\"preset\":\"swin_micro\"},\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1}}"
+#define SWIN_OF_ONE                                                                                          \
+    "{\"model\":{\"preset\":\"swin_micro\",\"head_counts\":[1,2]},\"data\":{\"dataset\":\"mnist\"},"         \
+    "\"train\":{"                                                                                            \
+    "\"epochs\":1}}"
+#define XCIT                                                                                                 \
+    "{\"model\":{\"preset\":\"xcit_micro\"},\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1}}"
+
 static bool one_of(const char *word, const char *const *words)
 {
     for (; *words; words++)
@@ -113,6 +122,27 @@ static void test_what_a_run_writes_follows_its_document(void **state)
         {VIT, "/name", "\"x\"", "attn/fro/1/1", true},
         {VIT, "/name", "\"x\"", "attn/fro/1/9999", false},
         {VIT, "/name", "\"x\"", "attn/fro/9999", false},
+        {VIT, "/name", "\"x\"", "loss/test", true},
+        {PINN, "/name", "\"x\"", "loss/test", false},
+        {XCIT, "/name", "\"x\"", "attn/fro/6/4", true}, /* four layers, two of the class token */
+        {XCIT, "/name", "\"x\"", "attn/fro/7", false},
+        {XCIT, "/name", "\"x\"", "attn/jac_q_fro/4", false},
+        {XCIT, "/name", "\"x\"", "attn/jac_q_fro/5", true},
+        {XCIT, "/name", "\"x\"", "act/rms/1", false},
+        {VIT, "/name", "\"x\"", "act/rms/1", true},
+        {XCIT, "/diagnostics", "{\"heatmaps\":{}}", "attn/same_row/1", false},
+        {VIT, "/diagnostics", "{\"heatmaps\":{}}", "attn/same_row/1", true},
+        {XCIT, "/attention", "{\"activation\":\"poly\",\"class_attention\":\"softmax\"}", "scale/c/4", true},
+        {XCIT, "/attention", "{\"activation\":\"poly\",\"class_attention\":\"softmax\"}", "scale/c/5", false},
+        {XCIT, "/attention", "{\"activation\":\"poly\"}", "scale/c/5", true},
+        {SWIN, "/name", "\"x\"", "attn/fro/2/2", true}, /* two layers of two heads, two of four */
+        {SWIN, "/name", "\"x\"", "attn/fro/2/3", false},
+        {SWIN, "/name", "\"x\"", "attn/fro/3/4", true},
+        {SWIN, "/name", "\"x\"", "attn/fro/4/5", false},
+        {SWIN, "/attention", "{\"activation\":\"poly\",\"scale\":\"learned\",\"scale_share\":\"head\"}",
+         "scale/c/3/4", true},
+        {SWIN_OF_ONE, "/attention",
+         "{\"activation\":\"poly\",\"scale\":\"learned\",\"scale_share\":\"head\"}", "scale/c/3/2", true},
     };
 
     (void)state;

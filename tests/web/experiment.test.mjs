@@ -40,6 +40,7 @@ test('test_names_leave_out_what_all_share', () => {
     assert.deepEqual(arms.map(a => nameOf(a)), ['softmax patch 2', 'x³ raw patch 2']);
     assert.deepEqual(arms.map(a => nameOf(a, arms)), ['softmax', 'x³ raw']);
     assert.equal(nameOf({ '/train/optimizer': { lr: 0.1, name: 'msgdw' }, '/norm/placement': 'S5' }), 'S5 mSGDW rate 0.1');
+    assert.equal(nameOf({ '/train': { optimizer: { lr: 1, name: 'msgdw' }, schedule: { warmup_steps: 0 } } }), 'mSGDW rate 1 no warm-up');
     assert.equal(nameOf({}), 'all runs');
 });
 

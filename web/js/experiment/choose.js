@@ -60,6 +60,7 @@ const words = {
     '/norm/placement': String, '/model/preset': String,
     '/train/optimizer/name': v => ({ adamw: 'AdamW', msgdw: 'mSGDW' })[String(v)] ?? String(v),
     '/train/optimizer/lr': v => `rate ${v}`,
+    '/train/schedule/warmup_steps': v => (v === 0 ? 'no warm-up' : `warm-up ${v}`),
     '/train/optimizer/betas': () => '', '/train/optimizer/momentum': () => '', '/train/optimizer/weight_decay': () => '',
 };
 

@@ -305,8 +305,7 @@ static bool best_sample(void *ctx, const struct store_sample *m)
         b->point = m->point;
     }
     api_choice_add(&b->choice, &b->at, m);
-    /* The definition of store_job_register: the best value that the series reached; of equals the first run.
-     */
+    /* The definition of tx_job_register: the best value that the series reached; of equals the first run. */
     reached = !m->has ? (double)NAN : b->maximise ? m->max : m->min;
     if (api_choice_counts(&b->choice, m) && isfinite(reached) &&
         (!b->best_run || better(b, reached, b->run_value))) {

@@ -242,6 +242,7 @@ struct made {
     int count;
     int64_t next;
     int priority;
+    enum job_outcome outcome; /* of end_run */
 };
 
 static enum pd_err make_job(struct store_tx *tx, void *ctx, struct pd_why *why)
@@ -284,7 +285,12 @@ static enum pd_err end_run(struct store_tx *tx, void *ctx, struct pd_why *why)
         err = store_attempt_move(tx, m->run, n, JOB_ATTEMPT_RUNNING, JOB_CAUSE_DONE, NULL, 0, why);
     if (err == PD_OK)
         err = store_attempt_move(tx, m->run, n, JOB_ATTEMPT_ENDED, JOB_CAUSE_DONE, NULL, 0, why);
-    return err == PD_OK ? store_run_move(tx, m->run, JOB_RUN_ENDED, JOB_OUTCOME_SUCCEEDED, NULL, why) : err;
+    return err == PD_OK ? store_run_move(tx, m->run, JOB_RUN_ENDED, m->outcome, NULL, why) : err;
+}
+
+static enum pd_err cancel_run(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    return store_run_cancel(tx, ((struct made *)ctx)->run, -1, "asked", why);
 }
 
 static enum pd_err cancel_job(struct store_tx *tx, void *ctx, struct pd_why *why)
@@ -411,13 +417,6 @@ static enum pd_err make_ranked(struct store_tx *tx, void *ctx, struct pd_why *wh
     return err;
 }
 
-static enum pd_err register_best(struct store_tx *tx, void *ctx, struct pd_why *why)
-{
-    struct made *m = ctx;
-
-    return store_job_register(tx, m->run, &m->next, why);
-}
-
 static void test_store_registers_the_best_run_by_the_metric_of_the_job(void **state)
 {
     struct fixture *f = *state;
@@ -435,8 +434,7 @@ static void test_store_registers_the_best_run_by_the_metric_of_the_job(void **st
             r.made.run = last - 1 + i;
             assert_int_equal(call(f, end_run, &r.made, &why), PD_OK);
         }
-        assert_int_equal(call(f, register_best, &r.made, &why), PD_OK);
-        assert_int_equal(r.made.next, 1);
+        assert_int_equal(ask(db, "SELECT count(*) FROM model_version"), 1 + maximise);
         /* 0.9 is the first run's, 0.1 the second's. */
         assert_int_equal(ask(db, "SELECT run_id FROM model_version ORDER BY model_id DESC LIMIT 1"),
                          maximise ? last - 1 : last);
@@ -444,6 +442,50 @@ static void test_store_registers_the_best_run_by_the_metric_of_the_job(void **st
                                  "v.checkpoint_id ORDER BY v.model_id DESC LIMIT 1"),
                          maximise ? 10 : 11);
     }
+    sqlite3_close(db);
+}
+
+/* The second run is the better one, but only the first, which ended before it, succeeded. */
+static void test_store_registers_when_the_last_run_diverges_or_is_cancelled(void **state)
+{
+    struct fixture *f = *state;
+    sqlite3 *db = raw(f);
+
+    for (int cancelled = 0; cancelled < 2; cancelled++) {
+        struct ranked r = {.maximise = false};
+        struct pd_why why = {""};
+        int64_t last;
+
+        if (call(f, make_ranked, &r, &why) != PD_OK)
+            fail_msg("%s", why.text);
+        last = r.made.run;
+        r.made.run = last - 1;
+        assert_int_equal(call(f, end_run, &r.made, &why), PD_OK);
+        assert_int_equal(ask(db, "SELECT count(*) FROM model_version"), cancelled);
+        r.made.run = last;
+        r.made.outcome = JOB_OUTCOME_DIVERGED;
+        assert_int_equal(call(f, cancelled ? cancel_run : end_run, &r.made, &why), PD_OK);
+        assert_int_equal(state_of(f, r.made.job), JOB_DONE);
+        assert_int_equal(ask(db, "SELECT count(*) FROM model_version"), cancelled + 1);
+        assert_int_equal(ask(db, "SELECT run_id FROM model_version ORDER BY n DESC LIMIT 1"), last - 1);
+    }
+    sqlite3_close(db);
+}
+
+static void test_store_registers_nothing_for_a_job_that_failed(void **state)
+{
+    struct fixture *f = *state;
+    struct ranked r = {.maximise = false};
+    struct pd_why why = {""};
+    sqlite3 *db = raw(f);
+
+    assert_int_equal(call(f, make_ranked, &r, &why), PD_OK);
+    assert_int_equal(call(f, end_run, &r.made, &why), PD_OK);
+    r.made.run--;
+    r.made.outcome = JOB_OUTCOME_FAILED;
+    assert_int_equal(call(f, end_run, &r.made, &why), PD_OK);
+    assert_int_equal(state_of(f, r.made.job), JOB_FAILED);
+    assert_int_equal(ask(db, "SELECT count(*) FROM model_version"), 0);
     sqlite3_close(db);
 }
 
@@ -456,6 +498,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_store_job_ends_only_when_all_planned_runs_have, setup, teardown),
         cmocka_unit_test_setup_teardown(test_store_registers_the_best_run_by_the_metric_of_the_job, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(test_store_registers_when_the_last_run_diverges_or_is_cancelled,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(test_store_registers_nothing_for_a_job_that_failed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_store_paused_job_is_not_expanded_and_a_cancelled_one_never_is,
                                         setup, teardown),
     };

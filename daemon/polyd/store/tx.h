@@ -204,11 +204,6 @@ PD_NODISCARD enum pd_err store_clean_weights(struct store_tx *tx, bool *ret_work
 /* The best checkpoint of the run (else its newest), for `register`. PD_ERR_NOT_FOUND if it has none. */
 PD_NODISCARD enum pd_err store_checkpoint_choose(struct store_tx *tx, int64_t run_id, int64_t *ret_id,
                                                  struct pd_why *why);
-/* If the job is done and asked for it (`register`): registers the best checkpoint of the best of its runs
- * that succeeded and have one. The best run is the one whose metric reached the least or greatest value, as
- * the job's mode says; of equals the first. *ret_n = 0 if nothing was registered. */
-PD_NODISCARD enum pd_err store_job_register(struct store_tx *tx, int64_t run_id, int64_t *ret_n,
-                                            struct pd_why *why);
 PD_NODISCARD enum pd_err store_model_set_loaded(struct store_tx *tx, const char *model, int64_t n,
                                                 bool loaded, struct pd_why *why);
 /* Checks that the model's row still has the version (ETag) that the client saw: PD_ERR_STALE; -1 = any. */

@@ -249,7 +249,7 @@ static enum pd_err job_follow_end(struct store_tx *tx, int64_t job_id, enum job_
     if (err == PD_OK)
         err = tx_job_move(tx, job_id, JOB_RUNNING, to, reason.data, why);
     pd_buf_done(&reason);
-    return err;
+    return err == PD_OK && to == JOB_DONE ? tx_job_register(tx, job_id, why) : err;
 }
 
 /* ---- runs ----------------------------------------------------------------------------------- */

@@ -243,22 +243,21 @@ enum pd_err store_model_register(struct store_tx *tx, const char *model, int64_t
     return err;
 }
 
-enum pd_err store_job_register(struct store_tx *tx, int64_t run_id, int64_t *ret_n, struct pd_why *why)
+enum pd_err tx_job_register(struct store_tx *tx, int64_t job_id, struct pd_why *why)
 {
-    int64_t checkpoint;
+    int64_t checkpoint, n;
     char model[512];
     sqlite3_stmt *st;
     enum pd_err err;
 
-    *ret_n = 0;
     err = db_bind(
         tx->db, &st, why,
-        "SELECT j.register_name, c.id FROM run x JOIN job j ON j.id = x.job_id JOIN run r ON r.job_id = j.id "
+        "SELECT j.register_name, c.id FROM job j JOIN run r ON r.job_id = j.id "
         "AND r.outcome = 'succeeded' JOIN checkpoint c ON c.run_id = r.id AND c.deleted_us = 0 LEFT JOIN "
         "metric_latest l ON l.run_id = r.id AND l.key_id = (SELECT id FROM metric_key WHERE name = j.metric) "
-        "WHERE x.id = ?1 AND j.state = 'done' AND j.register_name <> '' ORDER BY CASE j.mode WHEN 'max' THEN "
+        "WHERE j.id = ?1 AND j.register_name <> '' ORDER BY CASE j.mode WHEN 'max' THEN "
         "-l.max ELSE l.min END NULLS LAST, r.id, c.kind = 'best' DESC, c.step DESC, c.id DESC LIMIT 1",
-        "i", run_id);
+        "i", job_id);
     if (err == PD_OK)
         err = db_step(tx->db, st, why);
     if (err == PD_ERR_NOT_FOUND)
@@ -268,7 +267,7 @@ enum pd_err store_job_register(struct store_tx *tx, int64_t run_id, int64_t *ret
     snprintf(model, sizeof model, "%s", db_text(st, 0));
     checkpoint = sqlite3_column_int64(st, 1);
     db_done(st);
-    return store_model_register(tx, model, checkpoint, ret_n, why);
+    return store_model_register(tx, model, checkpoint, &n, why);
 }
 
 enum pd_err store_model_set_loaded(struct store_tx *tx, const char *model, int64_t n, bool loaded,

@@ -82,5 +82,9 @@ enum pd_err tx_version_next(struct store_tx *tx, const char *model, int64_t *ret
                             struct pd_why *why);
 /* Marks weights that no version names any more: their files are to be removed. */
 enum pd_err tx_weights_bury(struct store_tx *tx, struct pd_why *why);
+/* If the job, which is done, asked for it (`register`): registers the best checkpoint of the best of its runs
+ * that succeeded and have one. The best run is the one whose metric reached the least or greatest value, as
+ * the job's mode says; of equals the first. */
+enum pd_err tx_job_register(struct store_tx *tx, int64_t job_id, struct pd_why *why);
 enum pd_err tx_model_event(struct store_tx *tx, const char *kind, const char *model, int64_t n,
                            const char *alias, int64_t run_id, struct pd_why *why);

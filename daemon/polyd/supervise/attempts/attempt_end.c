@@ -44,12 +44,7 @@ static enum pd_err requeue(struct store_tx *tx, struct end_op *e, enum job_run_s
 static enum pd_err run_end(struct store_tx *tx, struct end_op *e, enum job_outcome outcome,
                            struct pd_why *why)
 {
-    int64_t version;
-    enum pd_err err = store_run_move(tx, e->run, JOB_RUN_ENDED, outcome, e->message ? e->message : "", why);
-
-    if (err == PD_OK && outcome == JOB_OUTCOME_SUCCEEDED)
-        err = store_job_register(tx, e->run, &version, why);
-    return err;
+    return store_run_move(tx, e->run, JOB_RUN_ENDED, outcome, e->message ? e->message : "", why);
 }
 
 /* Failed or lost: again from the last checkpoint, as long as restarts are left. */

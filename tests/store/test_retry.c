@@ -249,6 +249,45 @@ static void test_retry_is_refused_where_it_would_change_nothing(void **state)
     expect_sound(f);
 }
 
+struct registered {
+    int64_t run, checkpoint, n;
+};
+
+static enum pd_err register_run(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    struct registered *m = ctx;
+    struct store_checkpoint c = {
+        .run_id = m->run, .attempt = 1, .step = 4, .kind = "latest", .path = "/nowhere", .digest = "d"};
+    enum pd_err err = store_checkpoint_insert(tx, &c, &m->checkpoint, why);
+
+    return err == PD_OK ? store_model_register(tx, "m", m->checkpoint, &m->n, why) : err;
+}
+
+COMMAND(unregister, store_model_delete(tx, "m", id, -1, "me", why))
+
+/* A new attempt would remove the file of the version. */
+static void test_retry_spares_a_run_that_became_a_model(void **state)
+{
+    struct fixture *f = *state;
+    struct sweep s = made(f, 2);
+    struct registered m = {.run = s.runs[0]};
+    struct pd_why why = {""};
+
+    end_as(f, s.runs[0], JOB_OUTCOME_FAILED);
+    end_as(f, s.runs[1], JOB_OUTCOME_FAILED);
+    if (call(f, register_run, &m, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    expect_refused(f, retry_run, s.runs[0], "is version 1 of model 'm': delete that version first");
+    ok(f, retry_job, s.job); /* the other one */
+    assert_true(look(f, s.runs[0]).state == JOB_RUN_ENDED && look(f, s.runs[1]).state == JOB_RUN_QUEUED);
+    end_as(f, s.runs[1], JOB_OUTCOME_SUCCEEDED);
+    assert_int_equal(look_job(f, s.job).state, JOB_FAILED);
+    expect_refused(f, retry_job, s.job, "have become models");
+    ok(f, unregister, m.n);
+    ok(f, retry_run, s.runs[0]);
+    assert_int_equal(look(f, s.runs[0]).state, JOB_RUN_QUEUED);
+}
+
 static void test_single_run_is_paused_and_resumed(void **state)
 {
     struct fixture *f = *state;
@@ -328,6 +367,7 @@ int main(void)
         TEST(test_retry_queues_the_failed_runs_of_a_sweep_alone),
         TEST(test_retry_of_one_run_leaves_the_others),
         TEST(test_retry_is_refused_where_it_would_change_nothing),
+        TEST(test_retry_spares_a_run_that_became_a_model),
         TEST(test_single_run_is_paused_and_resumed),
         TEST(test_pause_of_a_working_run_waits_for_its_worker),
         TEST(test_run_of_a_job_of_one_is_its_job),

@@ -60,7 +60,8 @@ PD_NODISCARD enum pd_err store_job_resume(struct store_tx *tx, int64_t job_id, i
 
 /* Queues its failed runs again under their numbers; they continue from their last checkpoints as new
  * attempts. Runs in back-off may start immediately. All get their full number of restarts again.
- * PD_ERR_CONFLICT: the job is done or cancelled, or the time limits of all failed runs are used up. */
+ * A failed run whose time limit is used up, or of which a model version was made, stays as it is.
+ * PD_ERR_CONFLICT: the job is done or cancelled, or all failed runs stay. */
 PD_NODISCARD enum pd_err store_job_retry(struct store_tx *tx, int64_t job_id, int64_t version,
                                          struct pd_why *why);
 

@@ -119,7 +119,7 @@ static enum pd_err job_has_no_model(struct store_tx *tx, int64_t job_id, struct 
     return err == PD_OK ? no_model(tx, "job", job_id, st, why) : err;
 }
 
-static enum pd_err run_has_no_model(struct store_tx *tx, int64_t run_id, struct pd_why *why)
+enum pd_err tx_run_has_no_model(struct store_tx *tx, int64_t run_id, struct pd_why *why)
 {
     sqlite3_stmt *st;
     enum pd_err err =
@@ -209,7 +209,7 @@ enum pd_err store_run_delete(struct store_tx *tx, int64_t run_id, int64_t versio
     if (err == PD_OK)
         err = run_must_have_ended("delete", run_id, &r, why);
     if (err == PD_OK)
-        err = run_has_no_model(tx, run_id, why);
+        err = tx_run_has_no_model(tx, run_id, why);
     if (err == PD_OK)
         err = tx_job_read(tx, r.job_id, &j, why);
     if (err != PD_OK)

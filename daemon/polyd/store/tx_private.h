@@ -62,6 +62,9 @@ enum pd_err tx_check_version(const char *what, int64_t id, int64_t have, int64_t
  * written down. */
 enum pd_err tx_run_bury(struct store_tx *tx, int64_t run_id, const struct tx_run *r, struct pd_why *why);
 
+/* tx_away.c: PD_ERR_CONFLICT with the version's name if one was made of a checkpoint of the run. */
+enum pd_err tx_run_has_no_model(struct store_tx *tx, int64_t run_id, struct pd_why *why);
+
 /* tx_command.c: only runs that polyd executes can wait, be paused or be repeated; else PD_ERR_CONFLICT. */
 enum pd_err tx_check_carried_out(const char *what, int64_t id, enum job_kind kind, struct pd_why *why);
 

@@ -19,8 +19,9 @@ static enum pd_err check_job(int64_t job_id, const struct tx_job *j, struct pd_w
     }
 }
 
-/* Has it time left? One whose limit is used up would fail again at once. */
-static enum pd_err check_time(struct store_tx *tx, int64_t run_id, struct pd_why *why)
+/* Whether it may run again. It needs time: if its limit is used up, it would fail again at once. Its checkpoints
+ * must not be versions of models: its worker would remove or replace their files. */
+static enum pd_err check_run(struct store_tx *tx, int64_t run_id, struct pd_why *why)
 {
     int64_t over = 0;
     enum pd_err err =
@@ -31,7 +32,7 @@ static enum pd_err check_time(struct store_tx *tx, int64_t run_id, struct pd_why
         err = pd_fail(why, PD_ERR_CONFLICT,
                       "run %lld has used up its time limit: submit its document again with a longer one",
                       (long long)run_id);
-    return err;
+    return err == PD_OK ? tx_run_has_no_model(tx, run_id, why) : err;
 }
 
 static enum pd_err fresh_restarts(struct store_tx *tx, int64_t run_id, struct pd_why *why)
@@ -46,7 +47,7 @@ static enum pd_err fresh_restarts(struct store_tx *tx, int64_t run_id, struct pd
 static enum pd_err again(struct store_tx *tx, int64_t run_id, struct tx_run *r, enum job_state job,
                          struct pd_why *why)
 {
-    enum pd_err err = check_time(tx, run_id, why);
+    enum pd_err err = check_run(tx, run_id, why);
 
     if (err == PD_OK)
         err = fresh_restarts(tx, run_id, why);
@@ -104,12 +105,12 @@ static enum pd_err failed_runs(struct store_tx *tx, int64_t job_id, int64_t afte
     return err == PD_ERR_NOT_FOUND ? PD_OK : err;
 }
 
-/* All failed runs; those whose time is used up stay as they are. */
+/* All failed runs; those that may not run again stay as they are. */
 static enum pd_err again_all(struct store_tx *tx, int64_t job_id, enum job_state job, int64_t *ret_count,
                              struct pd_why *why)
 {
     int64_t ids[FAILED_AT_ONCE], after = 0;
-    struct pd_why over;
+    struct pd_why refused;
     enum pd_err err;
     int n;
 
@@ -119,7 +120,7 @@ static enum pd_err again_all(struct store_tx *tx, int64_t job_id, enum job_state
             struct tx_run r;
 
             after = ids[i];
-            if (check_time(tx, ids[i], &over) == PD_ERR_CONFLICT)
+            if (check_run(tx, ids[i], &refused) == PD_ERR_CONFLICT)
                 continue;
             err = tx_run_read(tx, ids[i], &r, why);
             if (err == PD_OK)
@@ -153,8 +154,8 @@ enum pd_err store_job_retry(struct store_tx *tx, int64_t job_id, int64_t version
         err = again_all(tx, job_id, j.state, &count, why);
     if (err == PD_OK && !count && j.state == JOB_FAILED)
         err = pd_fail(why, PD_ERR_CONFLICT,
-                      "no run of job %lld can be retried: the failed runs are deleted or have used up their "
-                      "time limits; submit its document again with a longer one",
+                      "no run of job %lld can be retried: the failed runs are deleted, have used up their "
+                      "time limits or have become models; submit its document again",
                       (long long)job_id);
     return err == PD_OK ? store_event_add(tx, "job.retry", job_id, 0, 0, "{}", NULL, why) : err;
 }

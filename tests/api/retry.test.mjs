@@ -90,6 +90,7 @@ test('the failed run of a job of one is retried by either number; so is it pause
         await reach(id, 'failed');
         const over = (await host.get(`/api/v1/jobs/${job.id}`)).json;
         assert.deepEqual([over.state, over.runs.failed, /signal 9/.test(over.reason)], ['failed', 1, true]);
+        await refused(`jobs/${job.id}`, 'resume', /is failed: only a paused job can be resumed/);
         const stale = await command(what, 'retry', { 'if-match': '"1"' });
         assert.equal(stale.status, 412);
         assert.equal((await command(what, 'retry')).status, 200);

@@ -189,6 +189,8 @@ static void test_retry_queues_the_failed_runs_of_a_sweep_alone(void **state)
     for (int i = 0; i < 4; i++)
         end_as(f, s.runs[i], outcomes[i]);
     assert_true(look_job(f, s.job).state == JOB_FAILED && look_job(f, s.job).failed == 2);
+    expect_refused(f, resume_job, s.job, "is failed: only a paused job can be resumed");
+    assert_int_equal(look_job(f, s.job).state, JOB_FAILED);
     ok(f, retry_job, s.job);
     assert_true(look(f, s.runs[0]).state == JOB_RUN_QUEUED && look(f, s.runs[3]).state == JOB_RUN_QUEUED);
     assert_true(look(f, s.runs[0]).attempts == 1 && look(f, s.runs[0]).ended_us == 0);

@@ -98,6 +98,10 @@ static enum pd_err job_command(struct store_tx *tx, int64_t job_id, int64_t vers
         err = tx_check_carried_out("job", job_id, j.kind, why);
     if (err == PD_OK && j.state == to && command != COMMAND_RESUME)
         return PD_OK; /* asking twice is no error */
+    /* A failed job may become queued, too, but only by a retry, which queues its runs. */
+    if (err == PD_OK && command == COMMAND_RESUME && j.state != JOB_PAUSED)
+        err = pd_fail(why, PD_ERR_CONFLICT, "job %lld is %s: only a paused job can be resumed",
+                      (long long)job_id, job_state_name(j.state));
     if (err == PD_OK)
         err = tx_job_move(tx, job_id, j.state, to, reason ? reason : "", why);
     if (err == PD_OK && command == COMMAND_RESUME) /* and those that were paused by themselves */

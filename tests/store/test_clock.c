@@ -181,6 +181,31 @@ static void test_store_clock_goes_on_over_restarts(void **state)
     assert_in_range(store_writer_clock_us(f->w) - before_us, 47 * JUMP_HOUR_US, 49 * JUMP_HOUR_US);
 }
 
+/* Of the previous daemon, though the machine was off since, and though a start came to nothing. */
+static void test_store_knows_until_when_the_previous_daemon_wrote(void **state)
+{
+    struct fixture *f = *state;
+    int64_t before_us;
+
+    assert_int_equal(store_writer_previous_us(f->w), 0);
+    submitted(f);
+    jump_boot_us = jump_wall_us = JUMP_HOUR_US;
+    submitted(f);
+    before_us = store_writer_clock_us(f->w);
+    for (int start = 0; start < 3; start++) {
+        writer_down(f);
+        poke(f, "UPDATE store SET boot = 'another start of the machine'");
+        jump_wall_us += 48 * JUMP_HOUR_US;
+        writer_up(f);
+        assert_in_range(store_writer_previous_us(f->w), before_us - 11000000, before_us);
+        assert_true(store_writer_clock_us(f->w) > before_us + 47 * JUMP_HOUR_US);
+    }
+    submitted(f);
+    writer_down(f);
+    writer_up(f);
+    assert_true(store_writer_previous_us(f->w) > before_us + 140 * JUMP_HOUR_US);
+}
+
 static void test_oldest_wait_is_never_negative(void **state)
 {
     struct fixture *f = *state;
@@ -205,6 +230,7 @@ int main(void)
         CLOCK(test_clock_counts_time_asleep),
         CLOCK(test_idempotency_lasts_a_day_by_the_clock_that_nobody_sets),
         CLOCK(test_store_clock_goes_on_over_restarts),
+        CLOCK(test_store_knows_until_when_the_previous_daemon_wrote),
         CLOCK(test_oldest_wait_is_never_negative),
     };
 

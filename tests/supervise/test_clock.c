@@ -1,8 +1,11 @@
 /* The wall clock jumps under the supervisor: back-off and time limits do not see it. */
 #include "tests/supervise/rig.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "kernels/base/clock.h"
@@ -82,6 +85,55 @@ static void test_time_limit_does_not_see_a_jump_over_a_restart(void **state)
     check_series(f, ids.run, 1500);
 }
 
+/* Everything is killed, as by a loss of power or the stop of a container; the next start is an hour later. */
+static void test_time_while_everything_was_off_is_not_used(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids;
+    pid_t pid;
+
+    set("POLYD_SELFTEST_STEPS", 1500);
+    ids = submit(f, (struct ids){.limit_us = 600 * INT64_C(1000000), .max_restarts = 3});
+    await_step(f, ids.run, 50);
+    all_down(f);
+    /* The shim would note an exit of its worker, which follows it. */
+    assert_true((pid = worker_pid(f, true)) > 0 && !kill(pid, SIGKILL));
+    await_no_process(f);
+    jump_wall_us = jump_boot_us = JUMP_HOUR_US;
+    store_up(f);
+    sup_up(f);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);
+    look_at_attempts(f, ids.run);
+    assert_int_equal(count_attempts, 2);
+    assert_true(run_now(f, ids.run).used_us < 60 * INT64_C(1000000));
+    check_series(f, ids.run, 1500);
+}
+
+/* The worker dies half an hour after the daemon, and its shim notes when. */
+static void test_time_until_a_death_without_the_daemon_is_used(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids;
+    char path[128];
+    struct timespec times[2];
+    pid_t pid;
+
+    set("POLYD_SELFTEST_STEPS", 1500);
+    ids = submit(f, (struct ids){.max_restarts = 3});
+    await_step(f, ids.run, 50);
+    all_down(f);
+    assert_true((pid = worker_pid(f, false)) > 0 && !kill(pid, SIGKILL));
+    await_no_process(f);
+    snprintf(path, sizeof path, "%s/runs/%lld/attempt-1/exit", f->dir, (long long)ids.run);
+    times[0] = times[1] = (struct timespec){.tv_sec = pd_clock_wall_us() / 1000000 + 1800};
+    assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+    jump_wall_us = jump_boot_us = JUMP_HOUR_US;
+    store_up(f);
+    sup_up(f);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);
+    assert_in_range(run_now(f, ids.run).used_us, 1790 * INT64_C(1000000), 1860 * INT64_C(1000000));
+}
+
 static void test_time_limit_counts_the_time_asleep(void **state)
 {
     struct fixture *f = *state;
@@ -105,6 +157,8 @@ int main(void)
         TEST(test_back_off_ends_though_the_clock_is_set_back),
         TEST(test_back_off_lasts_though_the_clock_is_set_ahead),
         TEST(test_time_limit_does_not_see_a_jump_over_a_restart),
+        TEST(test_time_while_everything_was_off_is_not_used),
+        TEST(test_time_until_a_death_without_the_daemon_is_used),
         TEST(test_time_limit_counts_the_time_asleep),
     };
 

@@ -34,16 +34,18 @@ enum pd_err store_clock_start(struct db *d, struct store_clock *ret, struct pd_w
     if (err != PD_OK)
         return err == PD_ERR_NOT_FOUND ? pd_fail(why, PD_ERR_CORRUPT, "the database has no clock") : err;
     snprintf(was, sizeof was, "%s", db_text(st, 0));
-    *ret = (struct store_clock){.base_us = sqlite3_column_int64(st, 1)};
     seen_us = sqlite3_column_int64(st, 2);
+    *ret = (struct store_clock){
+        .base_us = sqlite3_column_int64(st, 1), .previous_us = seen_us, .seen_us = seen_us};
     db_done(st);
     this_boot(boot, sizeof boot);
-    if (boot[0] && !strcmp(boot, was)) {
-        ret->seen_us = seen_us;
+    if (boot[0] && !strcmp(boot, was))
         return PD_OK;
-    }
-    ret->seen_us = wall_us > seen_us ? wall_us : seen_us;
-    ret->base_us = ret->seen_us - boot_us;
+    ret->base_us = (wall_us > seen_us ? wall_us : seen_us) - boot_us;
+    if (!seen_us)
+        ret->seen_us = wall_us;
+    /* The first commit writes clock_seen_us: a start that fails before it leaves the last moment of earlier
+     * attempts as it is. */
     return db_run(d, why, "UPDATE store SET boot = ?1, clock_base_us = ?2, clock_seen_us = ?3", "tii", boot,
                   ret->base_us, ret->seen_us);
 }

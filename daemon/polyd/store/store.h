@@ -708,6 +708,9 @@ const char *store_writer_path(const struct store_writer *w);
 /* Now on the store's clock: it never goes back and never jumps, over restarts as well. For waits and limits;
  * times to be shown are the wall clock's. Any thread. */
 int64_t store_writer_clock_us(const struct store_writer *w);
+/* On the store's clock: a moment at most 10 s before the last commit of the previous daemon; 0 = there was
+ * none. Any thread. */
+int64_t store_writer_previous_us(const struct store_writer *w);
 /* The database's identity, 32 lower-case hex digits. Borrowed until the stop. */
 const char *store_writer_uuid(const struct store_writer *w);
 

@@ -130,6 +130,10 @@ PD_NODISCARD enum pd_err store_attempt_process(struct store_tx *tx, int64_t run_
 PD_NODISCARD enum pd_err store_attempt_move(struct store_tx *tx, int64_t run_id, int n,
                                             enum job_attempt_state to, enum job_cause cause,
                                             const char *message, int exit_status, struct pd_why *why);
+/* The same for an attempt that ended earlier: at `clock_us` (store's clock), but not before it was made. */
+PD_NODISCARD enum pd_err store_attempt_end_at(struct store_tx *tx, int64_t run_id, int n, int64_t clock_us,
+                                              enum job_cause cause, const char *message, int exit_status,
+                                              struct pd_why *why);
 /* Progress: no event; step and total of run and attempt, log bytes. -1 = leave. */
 PD_NODISCARD enum pd_err store_attempt_progress(struct store_tx *tx, int64_t run_id, int n, int64_t step,
                                                 int64_t total, int64_t log_bytes, struct pd_why *why);

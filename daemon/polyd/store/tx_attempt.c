@@ -64,13 +64,15 @@ enum pd_err store_attempt_process(struct store_tx *tx, int64_t run_id, int n, in
                   "iiii", run_id, (int64_t)n, pid, pid_start);
 }
 
-enum pd_err store_attempt_move(struct store_tx *tx, int64_t run_id, int n, enum job_attempt_state to,
-                               enum job_cause cause, const char *message, int exit_status, struct pd_why *why)
+/* `clock_us`: when it moved. */
+static enum pd_err attempt_move(struct store_tx *tx, int64_t run_id, int n, enum job_attempt_state to,
+                                int64_t clock_us, enum job_cause cause, const char *message, int exit_status,
+                                struct pd_why *why)
 {
     const char *cause_name = to == JOB_ATTEMPT_ENDED ? job_cause_name(cause) : "";
     enum job_attempt_state from;
     sqlite3_stmt *st;
-    int64_t job_id, held_us;
+    int64_t job_id, held_us, now_us = tx->now_us - (tx->clock_us - clock_us);
     enum pd_err err;
 
     err = db_bind(tx->db, &st, why,
@@ -85,7 +87,7 @@ enum pd_err store_attempt_move(struct store_tx *tx, int64_t run_id, int n, enum 
     if (err != PD_OK)
         return err;
     job_id = sqlite3_column_int64(st, 1);
-    held_us = tx->clock_us - sqlite3_column_int64(st, 2);
+    held_us = clock_us - sqlite3_column_int64(st, 2);
     held_us = held_us > 0 ? held_us : 0;
     if (!job_attempt_state_parse(db_text(st, 0), &from))
         err = pd_fail(why, PD_ERR_CORRUPT, "attempt %lld/%d is in an unknown state", (long long)run_id, n);
@@ -104,11 +106,11 @@ enum pd_err store_attempt_move(struct store_tx *tx, int64_t run_id, int n, enum 
                  "held_us = CASE WHEN ?8 THEN ?10 ELSE 0 END WHERE run_id = ?1 AND n = ?2",
                  "iitttiiiii", run_id, (int64_t)n, job_attempt_state_name(to), cause_name, message,
                  (int64_t)exit_status, (int64_t)(to == JOB_ATTEMPT_RUNNING),
-                 (int64_t)(to == JOB_ATTEMPT_ENDED), tx->now_us, held_us);
+                 (int64_t)(to == JOB_ATTEMPT_ENDED), now_us, held_us);
     if (err == PD_OK && to == JOB_ATTEMPT_ENDED) {
         err = db_run(tx->db, why,
                      "UPDATE allocation SET to_us = max(from_us, ?3) WHERE run_id = ?1 AND attempt = ?2",
-                     "iii", run_id, (int64_t)n, tx->clock_us);
+                     "iii", run_id, (int64_t)n, clock_us);
         if (err == PD_OK)
             err = db_run(tx->db, why, "UPDATE run SET used_us = used_us + ?2 WHERE id = ?1", "ii", run_id,
                          held_us);
@@ -117,6 +119,20 @@ enum pd_err store_attempt_move(struct store_tx *tx, int64_t run_id, int n, enum 
         err = tx_move_event(tx, "attempt.state", job_id, run_id, n, job_attempt_state_name(from),
                             job_attempt_state_name(to), "cause", cause_name, message, why);
     return err;
+}
+
+enum pd_err store_attempt_move(struct store_tx *tx, int64_t run_id, int n, enum job_attempt_state to,
+                               enum job_cause cause, const char *message, int exit_status, struct pd_why *why)
+{
+    return attempt_move(tx, run_id, n, to, tx->clock_us, cause, message, exit_status, why);
+}
+
+enum pd_err store_attempt_end_at(struct store_tx *tx, int64_t run_id, int n, int64_t clock_us,
+                                 enum job_cause cause, const char *message, int exit_status,
+                                 struct pd_why *why)
+{
+    return attempt_move(tx, run_id, n, JOB_ATTEMPT_ENDED, clock_us < tx->clock_us ? clock_us : tx->clock_us,
+                        cause, message, exit_status, why);
 }
 
 enum pd_err store_attempt_set_start(struct store_tx *tx, int64_t run_id, int n, int64_t step,

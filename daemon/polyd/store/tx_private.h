@@ -8,8 +8,9 @@ struct metric_cache;
 
 /* clock.c */
 struct store_clock {
-    int64_t base_us; /* const after the start */
-    int64_t seen_us; /* value in the file */
+    int64_t base_us;     /* const after the start */
+    int64_t previous_us; /* const after the start: value in the file at the start, 0 = a new file */
+    int64_t seen_us;     /* value in the file */
 };
 /* After the migration. */
 enum pd_err store_clock_start(struct db *d, struct store_clock *ret, struct pd_why *why);

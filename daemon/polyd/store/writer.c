@@ -558,6 +558,11 @@ int64_t store_writer_clock_us(const struct store_writer *w)
     return store_clock_us(&w->clock);
 }
 
+int64_t store_writer_previous_us(const struct store_writer *w)
+{
+    return w->clock.previous_us;
+}
+
 const char *store_writer_uuid(const struct store_writer *w)
 {
     return w->uuid;

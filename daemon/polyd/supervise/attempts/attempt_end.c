@@ -21,7 +21,7 @@ struct end_op {
     bool counts; /* against max_restarts, if it made no progress */
     bool lasting;
     int restarts, max_restarts, exit_status;
-    int64_t backoff_us;
+    int64_t backoff_us, ended_us;
     char *message;
 };
 
@@ -84,7 +84,8 @@ static enum pd_err end_apply(struct store_tx *tx, struct loop_op *op, struct pd_
     enum job_run_state state;
     enum pd_err err;
 
-    err = store_attempt_move(tx, e->run, e->n, JOB_ATTEMPT_ENDED, e->cause, e->message, e->exit_status, why);
+    err = store_attempt_end_at(tx, e->run, e->n, e->ended_us ? e->ended_us : store_tx_clock_us(tx), e->cause,
+                               e->message, e->exit_status, why);
     if (err == PD_ERR_CONFLICT)
         return PD_OK; /* recorded before: only the answer is missing */
     if (err == PD_OK)
@@ -198,6 +199,7 @@ void att_end(struct attempts *s, struct att *a, enum job_cause cause, bool count
     e->max_restarts = a->max_restarts;
     e->exit_status = a->proc.status;
     e->backoff_us = s->o->backoff_us;
+    e->ended_us = a->ended_us;
     e->message = a->message ? strdup(a->message) : NULL;
     loop_write(s->loop, &e->op);
 }

@@ -93,6 +93,7 @@ struct att {
     bool bye;         /* came over this connection: answer when recorded */
     bool lasting;     /* it failed because of its document or data: no further attempt */
     bool never_started;
+    int64_t ended_us;       /* store's clock: found dead at the start, it ended then; 0 = it ends now */
     int64_t exit_us;        /* when a lingering process is killed after its bye */
     struct ingest *stalled; /* waits for space in the writer's queue */
     struct att_usage usage[DEVICES_PICK_MAX];

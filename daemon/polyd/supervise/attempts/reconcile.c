@@ -60,6 +60,17 @@ static void take_devices(struct attempts *s, struct att *a)
     att_hold(s, a);
 }
 
+/* The last moment at which a dead attempt is known to have lived, on the store's clock. The time while the
+ * machine or the container was off is not the run's. */
+static int64_t last_moment(struct attempts *s, const char *dir)
+{
+    int64_t at_us = store_writer_previous_us(loop_writer(s->loop)), exit_us = shim_exit_us(dir);
+
+    if (exit_us)
+        exit_us += store_writer_clock_us(loop_writer(s->loop)) - pd_clock_wall_us();
+    return exit_us > at_us ? exit_us : at_us;
+}
+
 static bool reconcile_row(void *ctx, const struct store_attempt *row)
 {
     struct reconcile *r = ctx;
@@ -92,6 +103,8 @@ static bool reconcile_row(void *ctx, const struct store_attempt *row)
         if (shim_alive(dir, &pid, &start) && pid > 0 && proc_adopt(pid, start, &a->proc))
             a->never_started = false;
     }
+    if (a->proc.gone)
+        a->ended_us = last_moment(s, dir);
     return true;
 }
 

@@ -244,6 +244,15 @@ int shim_exit_status(const char *dir, int *ret_rank)
     return status;
 }
 
+int64_t shim_exit_us(const char *dir)
+{
+    char path[WORKERS_PATH_MAX + 16];
+    struct stat st;
+
+    snprintf(path, sizeof path, "%s/exit", dir);
+    return stat(path, &st) ? 0 : st.st_mtim.tv_sec * INT64_C(1000000) + st.st_mtim.tv_nsec / 1000;
+}
+
 /* The mark of a process of ours, or false. */
 static bool read_mark(const char *pid, char *out, size_t size)
 {

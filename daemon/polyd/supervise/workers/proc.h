@@ -38,3 +38,5 @@ bool shim_alive(const char *dir, pid_t *ret_pid, uint64_t *ret_start);
 /* Exit status recorded by the shim, -1 = none. *ret_rank (may be NULL): in a gang, its rank; else -1.
  */
 int shim_exit_status(const char *dir, int *ret_rank);
+/* When it was recorded, wall clock; 0 = it was not. */
+int64_t shim_exit_us(const char *dir);

@@ -230,6 +230,10 @@ static void test_store_sweep_queries_use_their_indexes(void **state)
     expect_plan(db,
                 "SELECT r.id FROM run r WHERE r.state = 'queued' AND r.id > 0 ORDER BY r.id ASC LIMIT 200",
                 "run_state (state=? AND id>?)");
+    expect_plan(db,
+                "SELECT q.id FROM run q WHERE q.job_id = 1 AND q.state = 'queued' ORDER BY q.point, q.trial "
+                "LIMIT 1",
+                "COVERING INDEX run_point (job_id=?)");
     expect_plan(db, "SELECT m.group_id FROM run_group_member m WHERE m.run_id = 4",
                 "run_group_of (run_id=?)");
     sqlite3_close(db);
@@ -375,6 +379,66 @@ static void test_store_paused_job_is_not_expanded_and_a_cancelled_one_never_is(v
     }
 }
 
+/* ---- the next run of each job --------------------------------------------------------------- */
+
+struct next {
+    int64_t ids[8];
+    int count;
+};
+
+static bool keep_next(void *ctx, const struct store_run *r)
+{
+    struct next *n = ctx;
+
+    n->ids[n->count++] = r->id;
+    return n->count < 8;
+}
+
+static struct next next_runs(struct fixture *f, int limit)
+{
+    struct next n = {.count = 0};
+    struct pd_why why = {""};
+
+    if (store_run_next(f->s, store_writer_clock_us(f->w), limit, keep_next, &n, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    return n;
+}
+
+static enum pd_err back_off(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    return store_run_set_backoff(tx, ((struct made *)ctx)->run, 1, store_tx_clock_us(tx) + 3600000000, why);
+}
+
+static void test_store_next_runs_are_one_of_each_job(void **state)
+{
+    struct fixture *f = *state;
+    struct made a = {.count = 3}, b = {.count = 2}, ended = {.count = 1}, paused = {.count = 1};
+    struct made *all[] = {&a, &b, &ended, &paused};
+    struct pd_why why = {""};
+    struct next n;
+    int64_t first;
+
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(call(f, make_job, all[i], &why), PD_OK);
+        assert_int_equal(call(f, make_runs, all[i], &why), PD_OK);
+    }
+    assert_int_equal(call(f, end_run, &ended, &why), PD_OK);
+    assert_int_equal(call(f, pause_job, &paused, &why), PD_OK);
+    first = a.run - 2;
+    n = next_runs(f, 8);
+    assert_true(n.count == 2 && n.ids[0] == first && n.ids[1] == b.run - 1);
+    a.run = first;
+    assert_int_equal(call(f, end_run, &a, &why), PD_OK);
+    a.run = first + 1;
+    assert_int_equal(call(f, back_off, &a, &why), PD_OK);
+    n = next_runs(f, 1); /* the oldest job; its third run may start */
+    assert_true(n.count == 1 && n.ids[0] == first + 2);
+    a.run = first + 2;
+    assert_int_equal(call(f, back_off, &a, &why), PD_OK);
+    n = next_runs(f, 8);
+    assert_true(n.count == 2 && n.ids[0] == first + 1);
+}
+
 /* ---- the best run's model ------------------------------------------------------------------- */
 
 struct ranked {
@@ -496,6 +560,7 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(test_store_sweep_queries_use_their_indexes, setup, teardown),
         cmocka_unit_test_setup_teardown(test_store_job_ends_only_when_all_planned_runs_have, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_store_next_runs_are_one_of_each_job, setup, teardown),
         cmocka_unit_test_setup_teardown(test_store_registers_the_best_run_by_the_metric_of_the_job, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_store_registers_when_the_last_run_diverges_or_is_cancelled,

@@ -664,6 +664,49 @@ static void test_supervise_sweep_is_expanded_and_capped(void **state)
     await_no_process(f);
 }
 
+/* More than a cycle looks at by priority, of which one may run. */
+static enum pd_err crowd_apply(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    struct ids *ids = ctx;
+    struct store_job_new job = {.name = "fit",
+                                .experiment = "e",
+                                .document = "{}",
+                                .planned = 1201,
+                                .trials = 1201,
+                                .concurrency = 1};
+    struct store_run_new run = {
+        .document = "{}", .device = "cpu", .slots = 1, .priority = 1, .total_steps = -1};
+    enum pd_err err = store_job_insert(tx, &job, &ids->job, why);
+
+    for (int i = 0; err == PD_OK && i < 1201; i++) {
+        run.trial = i;
+        err = store_run_insert(tx, ids->job, &run, &ids->run, why);
+    }
+    return err;
+}
+
+static void test_supervise_crowd_of_one_job_hides_no_other(void **state)
+{
+    struct fixture *f = *state;
+    struct ids crowd = {0}, one, two;
+    struct sup_queue_info info = {0};
+
+    set("POLYD_SELFTEST_STEPS", 1000000);
+    assert_int_equal(call(f, crowd_apply, &crowd), PD_OK);
+    one = submit(f, (struct ids){0});
+    await_step(f, one.run, 5); /* the second slot is free, and the crowd may not use it */
+    two = submit(f, (struct ids){0});
+    for (int i = 0; i < 2000 && !sup_queue_get(f->sup, two.run, &info); i++)
+        pause_ms(5);
+    assert_string_not_equal(info.reason, "");
+    call(f, cancel_apply, &crowd);
+    await_step(f, two.run, 5);
+    call(f, cancel_apply, &one);
+    call(f, cancel_apply, &two);
+    await(f, one.run, JOB_RUN_ENDED, 10);
+    await(f, two.run, JOB_RUN_ENDED, 10);
+}
+
 /* An old build kept a document that makes no runs any more: said, not silent. */
 static enum pd_err broken_apply(struct store_tx *tx, void *ctx, struct pd_why *why)
 {
@@ -856,6 +899,7 @@ int main(int argc, char **argv)
         TEST(test_supervise_queue_says_why),
         TEST(test_supervise_memory_of_plans_is_not_promised_twice),
         TEST(test_supervise_sweep_is_expanded_and_capped),
+        TEST(test_supervise_crowd_of_one_job_hides_no_other),
         TEST(test_supervise_job_that_cannot_be_expanded_is_cancelled_with_a_reason),
         TEST(test_supervise_worker_outlives_the_daemon),
         TEST(test_supervise_worker_finishes_without_the_daemon),

@@ -196,6 +196,29 @@ enum pd_err store_run_list(struct store *s, const struct store_run_query *q,
     return err;
 }
 
+/* Along run_point, which has the runs of a job in their order, so that the many that have ended cost little. */
+#define RUN_FIRST(condition)                                                                                 \
+    "(SELECT q.id FROM run q WHERE q.job_id = j.id AND q.state = 'queued'" condition                         \
+    " ORDER BY q.point, q.trial LIMIT 1)"
+
+enum pd_err store_run_next(struct store *s, int64_t clock_us, int limit,
+                           bool (*row)(void *ctx, const struct store_run *run), void *ctx, struct pd_why *why)
+{
+    sqlite3_stmt *st;
+    enum pd_err err;
+
+    if (!limit_ok(limit))
+        return pd_fail(why, PD_ERR_INVALID, "no such page of runs");
+    err = db_bind(&s->db, &st, why,
+                  "SELECT " DB_RUN_COLUMNS " FROM job j CROSS JOIN run r ON r.id = coalesce(" RUN_FIRST(
+                      " AND q.not_before_us <= ?1") ", " RUN_FIRST("") ") WHERE j.state IN ('queued', "
+                                                                       "'running') ORDER BY j.id LIMIT ?2",
+                  "ii", clock_us, (int64_t)limit);
+    if (err == PD_OK)
+        DB_EACH_ROW(s, st, struct store_run, db_run_row, row, ctx, err, why);
+    return err;
+}
+
 static void inputs_row(sqlite3_stmt *st, struct store_inputs *ret)
 {
     *ret = (struct store_inputs){.data_digest = db_text(st, 0),

@@ -291,6 +291,11 @@ struct store_run_query {
 PD_NODISCARD enum pd_err store_run_list(struct store *s, const struct store_run_query *q,
                                         bool (*row)(void *ctx, const struct store_run *run), void *ctx,
                                         struct pd_why *why);
+/* One queued run of every job that has any, at most `limit`, oldest jobs first: the job's first run whose
+ * back-off has ended by `clock_us` (store's clock); if all of them wait for that, its first one. */
+PD_NODISCARD enum pd_err store_run_next(struct store *s, int64_t clock_us, int limit,
+                                        bool (*row)(void *ctx, const struct store_run *run), void *ctx,
+                                        struct pd_why *why);
 
 /* The position of a run in a sorted list: its value as text. */
 #define STORE_PLACE_SIZE 272

@@ -9,11 +9,11 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/log.h"
 
-#define QUEUE_LOOK 1000  /* runs looked at in one cycle: the first of every job before the second of any */
-#define QUEUE_OLDEST 200 /* and these by age alone, so that the end of a long sweep is seen, too */
+#define QUEUE_LOOK 1000 /* runs looked at in one cycle, by priority and their number in the job */
+#define QUEUE_JOBS 1000 /* and the next run of each of so many jobs, so that no job hides the others */
 
 struct waiting {
-    struct sched_item items[QUEUE_LOOK + QUEUE_OLDEST];
+    struct sched_item items[QUEUE_LOOK + QUEUE_JOBS];
     int count, capacity;
     struct attempts *s;
 };
@@ -256,10 +256,9 @@ void queue_cycle(struct attempts *s)
     devices_look(s->devices, &look);
     err = store_run_list(loop_reader(s->loop), &q, note_run, w, &why);
     if (err == PD_OK && w->count >= QUEUE_LOOK / 2) {
-        q.order = STORE_ORDER_OLDEST;
-        q.limit = QUEUE_OLDEST;
-        w->capacity += QUEUE_OLDEST;
-        err = store_run_list(loop_reader(s->loop), &q, note_run, w, &why);
+        w->capacity += QUEUE_JOBS;
+        err = store_run_next(loop_reader(s->loop), store_writer_clock_us(loop_writer(s->loop)), QUEUE_JOBS,
+                             note_run, w, &why);
     }
     if (err != PD_OK) {
         pd_log(PD_LOG_ERROR, "supervise", "queue=unreadable why=\"%s\"", why.text);

@@ -377,7 +377,7 @@ struct choice {
 
 static enum pd_err add_three(struct store_tx *tx, void *ctx, struct pd_why *why)
 {
-    static const char *const kinds[] = {"latest", "best", "latest"};
+    static const char *const kinds[] = {"latest", "best", "latest"}, *const paths[] = {"a", "b", "c"};
     struct choice *k = ctx;
     enum pd_err err = PD_OK;
 
@@ -386,7 +386,7 @@ static enum pd_err add_three(struct store_tx *tx, void *ctx, struct pd_why *why)
                                      .attempt = 1,
                                      .step = 10 * (i + 1),
                                      .kind = kinds[i],
-                                     .path = kinds[i],
+                                     .path = paths[i],
                                      .digest = "00"};
 
         err = store_checkpoint_insert(tx, &c, &k->id[i], why);

@@ -474,6 +474,7 @@ static enum pd_err make_ranked(struct store_tx *tx, void *ctx, struct pd_why *wh
         if (err == PD_OK)
             err = store_checkpoint_insert(tx, &c, NULL, why);
         c.kind = "latest"; /* of a later step, and yet not the run's model */
+        c.path = "/nowhere/later";
         c.step = 20 + i;
         if (err == PD_OK)
             err = store_checkpoint_insert(tx, &c, NULL, why);

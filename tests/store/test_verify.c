@@ -81,6 +81,22 @@ static int setup(void **state)
     return 0;
 }
 
+/* The file of the same step, with other contents. */
+static enum pd_err write_again(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    struct fixture *f = ctx;
+    struct store_checkpoint c = {.run_id = f->run,
+                                 .attempt = 1,
+                                 .step = 2,
+                                 .kind = "best",
+                                 .path = f->file,
+                                 .bytes = 6,
+                                 .digest = f->digest,
+                                 .value = 1};
+
+    return store_checkpoint_insert(tx, &c, NULL, why);
+}
+
 static int teardown(void **state)
 {
     struct fixture *f = *state;
@@ -253,6 +269,24 @@ static void test_verify_sees_missing_short_and_changed_files(void **state)
     assert_non_null(strstr(f->said, "missing"));
 }
 
+static void test_verify_accepts_a_checkpoint_that_was_written_again(void **state)
+{
+    struct fixture *f = *state;
+    struct store_writer_options o = {.state_dir = f->dir};
+    struct store_work work = {.lane = STORE_LANE_COMMAND, .apply = write_again, .ctx = f};
+    struct store_writer *w;
+    struct pd_why why = {""};
+
+    assert_int_equal(pd_file_replace(f->file, "123456", 6, 0600, &why), PD_OK);
+    digest_sha256_hex("123456", 6, f->digest);
+    assert_int_equal(store_writer_start(&o, &w, &why), PD_OK);
+    if (store_writer_call(w, &work, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    store_writer_stop(w);
+    if (problems(f, true) != 0)
+        fail_msg("%s", f->said);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -274,6 +308,7 @@ int main(void)
         TEST(test_verify_sees_wrong_counts),
         TEST(test_verify_sees_a_device_that_is_still_held),
         TEST(test_verify_sees_missing_short_and_changed_files),
+        TEST(test_verify_accepts_a_checkpoint_that_was_written_again),
     };
 
     return cmocka_run_group_tests_name("verify", tests, NULL, NULL);

@@ -183,7 +183,8 @@ PD_NODISCARD enum pd_err store_event_add(struct store_tx *tx, const char *kind, 
                                          int64_t run_id, int64_t attempt, const char *data, int64_t *ret_id,
                                          struct pd_why *why);
 
-/* id, created_us, deleted_us are ignored. *ret_id may be NULL. */
+/* id, created_us, deleted_us are ignored. *ret_id may be NULL. An earlier checkpoint of the run with this path
+ * is gone: the file was replaced. */
 PD_NODISCARD enum pd_err store_checkpoint_insert(struct store_tx *tx, const struct store_checkpoint *c,
                                                  int64_t *ret_id, struct pd_why *why);
 PD_NODISCARD enum pd_err store_checkpoint_delete(struct store_tx *tx, int64_t id, struct pd_why *why);

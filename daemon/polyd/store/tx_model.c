@@ -40,6 +40,9 @@ enum pd_err store_checkpoint_insert(struct store_tx *tx, const struct store_chec
     char path[512];
     enum pd_err err = job_of_run(tx, c->run_id, &job_id, why);
 
+    /* A run that was paused before an evaluation writes its file again after it. */
+    if (err == PD_OK)
+        err = store_checkpoint_delete_path(tx, c->run_id, c->path, why);
     if (err != PD_OK)
         return err;
     err =

@@ -13,6 +13,7 @@
 
 #include "daemon/polyd/config/config.h"
 #include "daemon/polyd/config/table.h"
+#include "daemon/polyd/devices/device.h"
 #include "kernels/base/file.h"
 
 static char dir[64], file[96];
@@ -85,6 +86,25 @@ static struct config_setting setting(const struct config *c, const char *section
     }
     fail_msg("no setting %s.%s", section, key);
     return (struct config_setting){NULL, NULL, NULL, CONFIG_SOURCE_DEFAULT, NULL, NULL};
+}
+
+/* What the check accepts, the start accepts, too. */
+static void test_cpu_slots_are_limited_to_what_can_be_offered(void **state)
+{
+    struct device devices[DEVICE_CPU_MAX];
+    char most[64], more[64];
+    struct config *c;
+    int count;
+
+    (void)state;
+    snprintf(most, sizeof most, "--devices.cpu_slots=%d", DEVICE_CPU_MAX);
+    snprintf(more, sizeof more, "--devices.cpu_slots=%d", DEVICE_CPU_MAX + 1);
+    c = load(FLAGS(most), NULL);
+    assert_non_null(c);
+    assert_int_equal(device_list((int)c->devices.cpu_slots, 1, devices, DEVICE_CPU_MAX, &count, NULL), PD_OK);
+    config_free(c);
+    assert_null(load(FLAGS(more), NULL));
+    expect_error(0, "devices.cpu_slots", "from 1 to 64");
 }
 
 static void test_defaults_are_those_of_the_table(void **state)
@@ -637,6 +657,7 @@ static void test_fuzz_entry_takes_anything(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_cpu_slots_are_limited_to_what_can_be_offered, setup, teardown),
         cmocka_unit_test_setup_teardown(test_defaults_are_those_of_the_table, setup, teardown),
         cmocka_unit_test_setup_teardown(test_later_layers_win_and_sources_are_kept, setup, teardown),
         cmocka_unit_test_setup_teardown(test_every_number_keeps_its_bounds, setup, teardown),

@@ -37,6 +37,8 @@ struct config_root {
     const char *path; /* absolute */
 };
 
+#define CONFIG_CPU_SLOTS_MAX 64
+
 enum config_serve_device { CONFIG_SERVE_CPU, CONFIG_SERVE_CUDA };
 enum config_weights { CONFIG_WEIGHTS_F32, CONFIG_WEIGHTS_BF16 };
 

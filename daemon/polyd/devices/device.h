@@ -9,9 +9,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/polyd/config/config.h"
 #include "kernels/base/err.h"
 
-#define DEVICE_CPU_MAX 64
+#define DEVICE_CPU_MAX CONFIG_CPU_SLOTS_MAX
 #define DEVICE_GPU_MAX 128 /* whole GPUs and MIG instances together */
 #define DEVICE_MAX (DEVICE_CPU_MAX + DEVICE_GPU_MAX)
 #define DEVICE_ID_BYTES 64

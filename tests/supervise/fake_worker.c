@@ -1,15 +1,19 @@
 /* A stand-in for polyd-worker in its serve role: the real link, no model. What it does is written in the
  * request's JSON, or in FAKE_SERVE of its environment: "echo"   gives the tensors back        "stream"  three
  * parts, then the last "wait"   answers when it is cancelled  "crash"   abort() FAKE_SERVE=refuse  the load
- * fails with a reason; FAKE_SERVE=slow  it takes half a second */
+ * fails with a reason; FAKE_SERVE=slow  it takes half a second. In the role train it sends one
+ * malformed frame and leaves when its connection is closed. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "daemon/wire/serve_host.h"
+#include "daemon/wire/wire.h"
 #include "daemon/worker/process/link.h"
 #include "kernels/base/log.h"
 
@@ -45,6 +49,39 @@ static void answer(struct link *l, struct serve_request *r)
     link_request_done(l, r);
 }
 
+/* A blob without its bytes, past the link, which makes none. */
+static int send_malformed(int argc, char **argv, const uint8_t token[WIRE_TOKEN_BYTES])
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct pd_buf b;
+    uint8_t answer[4096];
+    size_t hello, blob;
+
+    pd_buf_init(&b, 0);
+    hello = wire_begin(&b, WIRE_HELLO, 0, 0);
+    wire_put_u32(&b, WIRE_TAG_VERSION_MIN, WIRE_VERSION);
+    wire_put_u32(&b, WIRE_TAG_VERSION_MAX, WIRE_VERSION);
+    wire_put_u64(&b, WIRE_TAG_RUN, (uint64_t)atoll(after(argc, argv, "--run", 0)));
+    wire_put_u32(&b, WIRE_TAG_ATTEMPT, (uint32_t)atoi(after(argc, argv, "--attempt", 0)));
+    wire_put_bytes(&b, WIRE_TAG_TOKEN, token, WIRE_TOKEN_BYTES);
+    if (wire_end(&b, hello) != PD_OK)
+        return 2;
+    blob = wire_begin(&b, WIRE_BLOB, 0, 1);
+    wire_put_text(&b, WIRE_TAG_KIND, "matrix");
+    wire_put_text(&b, WIRE_TAG_KEY, "k");
+    if (wire_end(&b, blob) != PD_OK)
+        return 2;
+    snprintf(to.sun_path, sizeof to.sun_path, "%s", after(argc, argv, "--socket", 0));
+    if (connect(fd, (struct sockaddr *)&to, sizeof to) || write(fd, b.data, b.len) != (ssize_t)b.len)
+        return 2;
+    pd_buf_done(&b);
+    while (read(fd, answer, sizeof answer) > 0) {
+    }
+    close(fd);
+    return 1;
+}
+
 int main(int argc, char **argv)
 {
     const char *mode = getenv("FAKE_SERVE") ? getenv("FAKE_SERVE") : "";
@@ -62,7 +99,11 @@ int main(int argc, char **argv)
     snprintf(path, sizeof path, "%s/lock", after(argc, argv, "--dir", 0));
     fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     flock(fd, LOCK_EX);
-    if (read(3, o.token, sizeof o.token) != (ssize_t)sizeof o.token || link_start(&o, &l, &why) != PD_OK)
+    if (read(3, o.token, sizeof o.token) != (ssize_t)sizeof o.token)
+        return 1;
+    if (!strcmp(after(argc, argv, "--", 0), "train"))
+        return send_malformed(argc, argv, o.token);
+    if (link_start(&o, &l, &why) != PD_OK)
         return 1;
     if (link_assigned(l, 10000, &assign, &why) != PD_OK) {
         link_stop(l);

@@ -346,6 +346,26 @@ static void test_supervise_worker_that_waits_for_the_disk_does_not_hang(void **s
     check_series(f, ids.run, 2500);
 }
 
+/* A frame that cannot be stored costs its worker the connection, and nothing else: not the store its health. */
+static void test_supervise_malformed_blob_stops_no_writes(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids;
+    struct pd_why why = {""};
+
+    all_down(f);
+    f->o.worker_path = FAKE_WORKER_PATH;
+    store_up(f);
+    sup_up(f);
+    ids = submit(f, (struct ids){0});
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_FAILED);
+    look_at_attempts(f, ids.run);
+    assert_non_null(strstr(last_message, "vanished"));
+    assert_int_equal(store_writer_health(f->w, &why), PD_OK);
+    ids = submit(f, (struct ids){0});
+    await(f, ids.run, JOB_RUN_ENDED, 20);
+}
+
 static void test_supervise_failing_run_uses_up_its_restarts(void **state)
 {
     struct fixture *f = *state;
@@ -886,6 +906,7 @@ int main(int argc, char **argv)
         TEST(test_supervise_stopped_worker_counts_as_hang),
         TEST(test_supervise_hang_counts_from_the_last_word),
         TEST(test_supervise_worker_that_waits_for_the_disk_does_not_hang),
+        TEST(test_supervise_malformed_blob_stops_no_writes),
         TEST(test_supervise_failing_run_uses_up_its_restarts),
         TEST(test_supervise_refused_run_is_not_tried_again),
         TEST(test_supervise_run_refused_after_progress_is_tried_again),

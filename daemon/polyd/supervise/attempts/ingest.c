@@ -157,7 +157,7 @@ static enum pd_err write_blob(struct store_tx *tx, const struct ingest *i, struc
     if (!wire_get_text(i->payload, i->len, WIRE_TAG_JSON, meta, sizeof meta))
         strcpy(meta, "{}");
     if (!wire_find(i->payload, i->len, WIRE_TAG_POINTS, &bytes))
-        return pd_fail(why, PD_ERR_CORRUPT, "a blob has no bytes");
+        return pd_fail(why, PD_ERR_INVALID, "a blob has no bytes");
     b.bytes = bytes.len;
     digest_sha256_hex(bytes.bytes, bytes.len, sha);
     snprintf(dir, sizeof dir, "%s/blobs/%.2s", workers_state_dir(i->s->workers), sha);
@@ -266,6 +266,7 @@ void att_data(struct attempts *s, struct conn *c, struct att *a, const struct wi
               const uint8_t *p)
 {
     struct ingest *i = calloc(1, sizeof *i);
+    struct wire_field bytes;
     bool ok = i != NULL;
 
     if (ok) {
@@ -283,6 +284,8 @@ void att_data(struct attempts *s, struct conn *c, struct att *a, const struct wi
             memcpy(i->payload, p, h->len);
         if (ok && h->type == WIRE_METRICS)
             ok = unpack_points(i);
+        else if (ok && h->type == WIRE_BLOB)
+            ok = wire_find(i->payload, i->len, WIRE_TAG_POINTS, &bytes);
     }
     if (!ok) {
         pd_log(PD_LOG_WARNING, "supervise", "run=%lld frame=broken type=%s", (long long)a->run,

@@ -421,6 +421,36 @@ static void test_supervise_progress_renews_the_restarts(void **state)
     check_series(f, ids.run, 200);
 }
 
+static enum pd_err retry_apply(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    return store_job_retry(tx, ((struct ids *)ctx)->job, -1, why);
+}
+
+/* The retry of its job gives a run its restarts back while it works, too. */
+static void test_supervise_retry_renews_the_restarts_of_a_working_run(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids;
+
+    set("POLYD_SELFTEST_STEPS", 100000);
+    set("POLYD_SELFTEST_EVERY", 0);
+    set("POLYD_SELFTEST_CRASH_AT", 15);
+    ids = submit(f, (struct ids){.max_restarts = 1});
+    await_step(f, ids.run, 30); /* of the second attempt, which may not fail */
+    assert_int_equal(run_now(f, ids.run).restarts, 1);
+    assert_int_equal(call(f, retry_apply, &ids), PD_OK);
+    kill(worker_pid(f, false), SIGKILL);
+    for (int i = 0;
+         i < 2000 && run_now(f, ids.run).attempts < 3 && run_now(f, ids.run).state != JOB_RUN_ENDED; i++)
+        pause_ms(5);
+    assert_int_equal(run_now(f, ids.run).attempts, 3);
+    assert_int_equal(run_now(f, ids.run).restarts, 1);
+    await_step(f, ids.run, 5);
+    kill(worker_pid(f, false), SIGKILL); /* and no more than that */
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_FAILED);
+    assert_non_null(strstr(run_reason, "attempt 3, no restarts left"));
+}
+
 static void test_supervise_diverged_is_a_result(void **state)
 {
     struct fixture *f = *state;
@@ -911,6 +941,7 @@ int main(int argc, char **argv)
         TEST(test_supervise_refused_run_is_not_tried_again),
         TEST(test_supervise_run_refused_after_progress_is_tried_again),
         TEST(test_supervise_progress_renews_the_restarts),
+        TEST(test_supervise_retry_renews_the_restarts_of_a_working_run),
         TEST(test_supervise_diverged_is_a_result),
         TEST(test_supervise_time_limit_ends_the_run),
         TEST(test_supervise_time_limit_below_the_warning_does_not_warn_at_once),

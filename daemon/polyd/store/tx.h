@@ -152,6 +152,9 @@ PD_NODISCARD enum pd_err store_attempt_progressed(struct store_tx *tx, int64_t r
                                                   struct pd_why *why);
 PD_NODISCARD enum pd_err store_run_set_reason(struct store_tx *tx, int64_t run_id, const char *reason,
                                               struct pd_why *why);
+/* Attempts that failed since the last progress or retry. */
+PD_NODISCARD enum pd_err store_run_restarts(struct store_tx *tx, int64_t run_id, int *ret,
+                                            struct pd_why *why);
 /* Back-off after a failure: counters and the earliest time of the next attempt. */
 PD_NODISCARD enum pd_err store_run_set_backoff(struct store_tx *tx, int64_t run_id, int restarts,
                                                int64_t not_before_us, struct pd_why *why);

@@ -402,6 +402,16 @@ enum pd_err store_run_set_reason(struct store_tx *tx, int64_t run_id, const char
                   run_id, reason);
 }
 
+enum pd_err store_run_restarts(struct store_tx *tx, int64_t run_id, int *ret, struct pd_why *why)
+{
+    int64_t restarts = 0;
+    enum pd_err err = db_int(tx->db, &restarts, why, "SELECT restarts FROM run WHERE id = ?1", "i", run_id);
+
+    if (err == PD_OK)
+        *ret = (int)restarts;
+    return err;
+}
+
 enum pd_err store_run_set_backoff(struct store_tx *tx, int64_t run_id, int restarts, int64_t not_before_us,
                                   struct pd_why *why)
 {

@@ -331,7 +331,6 @@ void att_start_run(struct attempts *s, const struct store_run *run, const int *d
         a->job = run->job_id;
         a->phase = ATT_INSERTING;
         a->document = strdup(run->document);
-        a->restarts = run->restarts;
         a->max_restarts = run->max_restarts;
         a->start_step = a->start_count ? a->starts[0].step : 0;
         a->step = a->start_step;

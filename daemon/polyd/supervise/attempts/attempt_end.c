@@ -20,7 +20,7 @@ struct end_op {
     enum job_cause cause;
     bool counts; /* against max_restarts, if it made no progress */
     bool lasting;
-    int restarts, max_restarts, exit_status;
+    int max_restarts, exit_status;
     int64_t backoff_us, ended_us;
     char *message;
 };
@@ -51,7 +51,7 @@ static enum pd_err run_end(struct store_tx *tx, struct end_op *e, enum job_outco
 static enum pd_err retry(struct store_tx *tx, struct end_op *e, enum job_run_state state, struct pd_why *why)
 {
     int64_t backoff_us = e->backoff_us, now_us = store_tx_clock_us(tx);
-    int restarts = e->restarts;
+    int restarts;
     bool progressed;
     char reason[600];
     enum pd_err err;
@@ -59,6 +59,8 @@ static enum pd_err retry(struct store_tx *tx, struct end_op *e, enum job_run_sta
     if (e->lasting && e->cause == JOB_CAUSE_FAILED)
         return run_end(tx, e, JOB_OUTCOME_FAILED, why);
     err = store_attempt_progressed(tx, e->run, e->n, &progressed, why);
+    if (err == PD_OK) /* not as they were at its start: a retry of the job may have renewed them */
+        err = store_run_restarts(tx, e->run, &restarts, why);
     if (err != PD_OK)
         return err;
     if (progressed)
@@ -195,7 +197,6 @@ void att_end(struct attempts *s, struct att *a, enum job_cause cause, bool count
     e->cause = cause;
     e->counts = counts;
     e->lasting = a->lasting;
-    e->restarts = a->restarts;
     e->max_restarts = a->max_restarts;
     e->exit_status = a->proc.status;
     e->backoff_us = s->o->backoff_us;

@@ -64,7 +64,7 @@ struct att {
     char plan_digest[80];
     int64_t need_bytes; /* by its plan, of each device; 0 = unknown */
     char *document;     /* resolved, owned */
-    int restarts, max_restarts;
+    int max_restarts;
 
     struct proc proc;
     struct conn *conn;

@@ -25,7 +25,6 @@ static bool run_details(void *ctx, const struct store_run *r)
 
     a->job = r->job_id;
     a->document = strdup(r->document);
-    a->restarts = r->restarts;
     a->max_restarts = r->max_restarts;
     a->threads = r->threads;
     a->row_running = r->state == JOB_RUN_RUNNING || r->state == JOB_RUN_CANCELLING;

@@ -26,32 +26,50 @@ static void push(struct builder *b, int a, int64_t k)
     nf->pool[nf->pooled++].k = num_of(k, 1);
 }
 
+/* Whether x goes on a chain of + and -. A value with a short name is built once, however often the text reads it. */
+static bool adds(const struct ast *x)
+{
+    return !x->named && (x->op == AST_ADD || x->op == AST_SUB || x->op == AST_NEG);
+}
+
+static bool multiplies(const struct ast *x)
+{
+    return !x->named && (x->op == AST_MUL || x->op == AST_DIV);
+}
+
 /* Chains of + and - in one go. */
 static void gather(struct builder *b, int a, bool negative)
 {
-    const struct ast *x = &b->p->f->ast[a];
+    const struct ast *const ast = b->p->f->ast, *x = &ast[a];
 
-    while (x->op == AST_ADD || x->op == AST_SUB || x->op == AST_NEG) {
-        if (x->op == AST_NEG) {
+    do {
+        const bool minus = (x->op == AST_SUB) != negative;
+
+        if (x->op == AST_NEG)
             negative = !negative;
-            x = &b->p->f->ast[x->kid[0]];
-            continue;
-        }
-        gather(b, x->kid[1], (x->op == AST_SUB) != negative);
-        x = &b->p->f->ast[x->kid[0]];
-    }
-    push(b, (int)(x - b->p->f->ast), negative ? -1 : 1);
+        else if (adds(&ast[x->kid[1]]))
+            gather(b, x->kid[1], minus);
+        else
+            push(b, x->kid[1], minus ? -1 : 1);
+        x = &ast[x->kid[0]];
+    } while (adds(x));
+    push(b, (int)(x - ast), negative ? -1 : 1);
 }
 
 static void gather_product(struct builder *b, int a, bool over)
 {
-    const struct ast *x = &b->p->f->ast[a];
+    const struct ast *const ast = b->p->f->ast, *x = &ast[a];
 
-    while (x->op == AST_MUL || x->op == AST_DIV) {
-        gather_product(b, x->kid[1], (x->op == AST_DIV) != over);
-        x = &b->p->f->ast[x->kid[0]];
-    }
-    push(b, (int)(x - b->p->f->ast), over ? -1 : 1);
+    do {
+        const bool under = (x->op == AST_DIV) != over;
+
+        if (multiplies(&ast[x->kid[1]]))
+            gather_product(b, x->kid[1], under);
+        else
+            push(b, x->kid[1], under ? -1 : 1);
+        x = &ast[x->kid[0]];
+    } while (multiplies(x));
+    push(b, (int)(x - ast), over ? -1 : 1);
 }
 
 static ref build_power(struct builder *b, const struct ast *x)

@@ -41,6 +41,8 @@ static ref times(struct nf *f, ref p, ref q)
         p = q;
         q = r;
     }
+    if (!nf_step(f))
+        return -1;
     x = f->node[p];
     if (x.op == NF_FN)
         return nf_fn(f, FN_WHERE, nf_kid(f, p, 0), times(f, nf_kid(f, p, 1), q),
@@ -181,6 +183,7 @@ ref nf_derive(struct nf *f, ref a, ref by)
 
     if (a < 0 || by < 0)
         return -1;
+    f->steps = 0;
     for (int i = 0; i < NF_NODES; i++)
         d.memo[i] = -2;
     return derive(&d, a);

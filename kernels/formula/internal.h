@@ -89,6 +89,7 @@ struct nf_node {
 #define NF_TERMS 9000
 #define NF_POOL 3000
 #define NF_HASH 16384 /* a power of two above NF_NODES */
+#define NF_STEPS 8192 /* into branches of selections, of a text that is read or of a derivative */
 
 struct nf {
     struct nf_node node[NF_NODES];
@@ -97,11 +98,18 @@ struct nf {
     struct interval range[NF_NODES]; /* where `ranged` */
     bool ranged[NF_NODES];
     struct nf_term pool[NF_POOL]; /* stack of terms of nodes under construction */
-    int32_t nodes, terms, pooled;
+    int32_t nodes, terms, pooled, steps;
     bool full;
     struct pk_formula *owner; /* of slopes and of the scalars' ranges */
 };
 
+/* Before a rewriting goes into the two branches of a selection. Branches share nodes, and each path to a node is a step:
+ * false, and the store counts as full, after NF_STEPS of them. */
+static inline bool nf_step(struct nf *f)
+{
+    f->full = f->full || ++f->steps > NF_STEPS;
+    return !f->full;
+}
 ref nf_num(struct nf *f, struct num k);
 ref nf_int(struct nf *f, int64_t k);
 ref nf_leaf(struct nf *f, enum pk_formula_leaf leaf);
@@ -173,6 +181,8 @@ struct ast {
     uint8_t op, fn; /* fn: of FN, MEANING, LEAF, ARG, ROW */
     int16_t kid[3];
     int16_t at, length; /* characters of the text */
+    bool has_row;       /* a row function lies below */
+    bool named;         /* the value of a short name that the text reads */
     struct num k;
 };
 

@@ -119,20 +119,30 @@ static bool push(struct nf *f, ref node, struct num k)
     return true;
 }
 
+/* Stable: merges neighbouring runs of 1, 2, 4, ... terms. */
+static void sort(const struct nf *f, struct nf_term *t, int n)
+{
+    struct nf_term left[NF_POOL];
+
+    for (int run = 1; run < n; run *= 2)
+        for (int from = 0; from + run < n; from += 2 * run) {
+            const int middle = from + run, end = n - middle < run ? n : middle + run;
+
+            if (nf_compare(f, t[middle - 1].node, t[middle].node) <= 0)
+                continue;
+            memcpy(left, t + from, (size_t)run * sizeof *left);
+            for (int i = 0, k = middle, to = from; i < run; to++)
+                t[to] = k < end && nf_compare(f, left[i].node, t[k].node) > 0 ? t[k++] : left[i++];
+        }
+}
+
 /* Sorts the pool from `first` on and collects like terms. */
 static int collect(struct nf *f, int32_t first)
 {
     struct nf_term *t = f->pool + first;
     int n = f->pooled - first, kept = 0;
 
-    for (int i = 1; i < n; i++) {
-        struct nf_term x = t[i];
-        int k = i;
-
-        for (; k > 0 && nf_compare(f, t[k - 1].node, x.node) > 0; k--)
-            t[k] = t[k - 1];
-        t[k] = x;
-    }
+    sort(f, t, n);
     for (int i = 0; i < n; i++) {
         if (kept && t[kept - 1].node == t[i].node)
             t[kept - 1].k = num_add(t[kept - 1].k, t[i].k);
@@ -191,8 +201,12 @@ ref nf_sum(struct nf *f, const struct nf_term *t, int n, struct num constant)
                 struct nf_term yes[2] = {{nf_kid(f, t[i].node, 1), t[i].k},
                                          {nf_kid(f, t[k].node, 1), t[k].k}};
                 struct nf_term no[2] = {{nf_kid(f, t[i].node, 2), t[i].k}, {nf_kid(f, t[k].node, 2), t[k].k}};
-                ref cond = nf_kid(f, t[i].node, 0), a = nf_sum(f, yes, 2, zero), b = nf_sum(f, no, 2, zero);
+                ref cond = nf_kid(f, t[i].node, 0), a, b;
 
+                if (!nf_step(f))
+                    goto out;
+                a = nf_sum(f, yes, 2, zero);
+                b = nf_sum(f, no, 2, zero);
                 f->pool[first + i] = (struct nf_term){nf_fn(f, FN_WHERE, cond, a, b), one};
                 f->pool[first + k] = f->pool[first + kept - 1];
                 f->pooled--;

@@ -235,6 +235,11 @@ static void next(struct parser *p)
 
 /* ---- tree ---- */
 
+static bool holds_row(int meaning)
+{
+    return strstr(meanings[meaning].text, "rowsum") != NULL;
+}
+
 static int add(struct parser *p, enum ast_op op, int fn, int a, int b, int c, int at, int length)
 {
     struct pk_formula *f = p->f;
@@ -247,8 +252,15 @@ static int add(struct parser *p, enum ast_op op, int fn, int a, int b, int c, in
                    AST_NODES);
         return 0;
     }
-    *x = (struct ast){(uint8_t)op, (uint8_t)fn,     {(int16_t)a, (int16_t)b, (int16_t)c},
-                      (int16_t)at, (int16_t)length, {0, 0, 1}};
+    *x = (struct ast){.op = (uint8_t)op,
+                      .fn = (uint8_t)fn,
+                      .kid = {(int16_t)a, (int16_t)b, (int16_t)c},
+                      .at = (int16_t)at,
+                      .length = (int16_t)length,
+                      .k = {0, 0, 1},
+                      .has_row = op == AST_ROW || (op == AST_MEANING && holds_row(fn))};
+    for (int k = 0; k < 3; k++)
+        x->has_row = x->has_row || (x->kid[k] >= 0 && f->ast[x->kid[k]].has_row);
     f->built[f->n_ast] = -1;
     return f->n_ast++;
 }
@@ -334,7 +346,7 @@ static int call(struct parser *p, int start, int length)
 {
     int fn = find_function(p, start, length), meaning = fn < 0 ? find_meaning(p, start, length) : -1;
     bool sum = same(p, start, length, "rowsum"), row = sum || same(p, start, length, "rowmax");
-    bool hidden = meaning >= 0 && strstr(meanings[meaning].text, "rowsum");
+    bool hidden = meaning >= 0 && holds_row(meaning);
     int arg[3] = {0}, n = 0,
         want = row            ? 1
                : fn >= 0      ? fn_rows[fn].arity
@@ -394,19 +406,6 @@ static int call(struct parser *p, int start, int length)
                          length);
 }
 
-static bool holds_row(const struct pk_formula *f, int a)
-{
-    if (a < 0)
-        return false;
-    if (f->ast[a].op == AST_ROW ||
-        (f->ast[a].op == AST_MEANING && strstr(meanings[f->ast[a].fn].text, "rowsum")))
-        return true;
-    for (int k = 0; k < 3; k++)
-        if (holds_row(f, f->ast[a].kid[k]))
-            return true;
-    return false;
-}
-
 static int name(struct parser *p)
 {
     struct pk_formula *f = p->f;
@@ -422,9 +421,10 @@ static int name(struct parser *p)
     for (k = 0; k < p->locals; k++)
         if (p->local[k].length == length &&
             !strncmp(p->text + p->local[k].start, p->text + start, (size_t)length)) {
-            if (p->row_depth && holds_row(f, p->local[k].node))
+            if (p->row_depth && f->ast[p->local[k].node].has_row)
                 parse_fail(p, PD_ERR_INVALID, start, length,
                            "row functions do not nest: '%.*s' contains one already", length, p->text + start);
+            f->ast[p->local[k].node].named = true;
             return p->local[k].node;
         }
     if (p->token == T_OPEN)

@@ -266,6 +266,7 @@ enum pd_err formula_split(struct pk_formula *f, struct split *ret, struct pd_why
     unsigned char seen[NF_NODES] = {0};
     struct replacement r = {.n = 0};
 
+    nf->steps = 0;
     if (nf->node[f->root].has_row) {
         ref u = exponent_of(nf, f->root, seen);
         struct shifter shift = {.f = nf, .u = u};

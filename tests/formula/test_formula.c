@@ -210,6 +210,66 @@ static void test_formula_limits_are_errors(void **state)
     assert_null(f);
 }
 
+/* 15 short names, each `step` of the one before: the tree's paths are a power of it. %1$s: the one before. */
+static char *names_of_names(const char *step, const char *last)
+{
+    struct pd_buf b;
+    char before[8] = "s";
+
+    pd_buf_init(&b, 0);
+    for (char c = 'a'; c < 'a' + 15; c++) {
+        pd_buf_printf(&b, "%c1=", c);
+        for (const char *t = step; *t; t++)
+            pd_buf_printf(&b, "%.*s", *t == '$' ? (int)strlen(before) : 1, *t == '$' ? before : t);
+        pd_buf_str(&b, ";");
+        snprintf(before, sizeof before, "%c1", c);
+    }
+    pd_buf_printf(&b, last, before);
+    return pd_buf_take(&b);
+}
+
+static void test_formula_short_names_are_read_once_however_often_they_are_named(void **state)
+{
+    static const struct {
+        const char *step, *last;
+        enum pd_err parsed, planned;
+        const char *text; /* normal form, or NULL */
+    } names[] = {
+        {"$+$+$+$+$+$+$+$+$+$", "%s", PD_OK, PD_OK, "1000000000000000*s"},
+        {"$-$-$-$", "%s", PD_OK, PD_OK, "-32768*s"},
+        {"tanh($)*tanh($)", "%s", PD_OK, PD_OK, NULL},
+        {"$*exp($)*$*exp($)/$/$/$*exp($)", "exp(%s)", PD_OK, PD_ERR_LIMIT, NULL},
+        {"sin($)+cos($)+sin($)+tanh($)", "s+rowsum(%s)", PD_OK, PD_ERR_LIMIT, NULL},
+        /* selections of selections, whose sum and whose derivative go into every branch */
+        {"where(s>1,$,where(s>2,$,where(s>3,$,where(s>4,$,2*s^2))))", "s*%s", PD_OK, PD_ERR_LIMIT, NULL},
+    };
+
+    (void)state;
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        char *text = names_of_names(names[k].step, names[k].last), *normal;
+        struct pk_formula_plan *plan = malloc(sizeof *plan);
+        struct pk_formula *f = NULL;
+        struct pk_formula_fault fault;
+        enum pd_err err;
+
+        assert_non_null(plan);
+        err = pk_formula_parse(text, strlen(text), PK_FORMULA_ACTIVATION, false, params, 2, &f, &fault);
+        if (err != names[k].parsed)
+            fail_msg("'%s': %d, %s", text, err, fault.text);
+        err = pk_formula_plan(f, plan, NULL);
+        if (err != names[k].planned)
+            fail_msg("'%s': plan %d", text, err);
+        if (names[k].text) {
+            normal = canonical(text);
+            assert_string_equal(normal, names[k].text);
+            free(normal);
+        }
+        pk_formula_free(f);
+        free(plan);
+        free(text);
+    }
+}
+
 static void test_formula_underlines(void **state)
 {
     struct pk_formula_fault fault = {.at = 7, .length = 3};
@@ -688,6 +748,7 @@ int main(void)
         cmocka_unit_test(test_formula_different_functions_differ),
         cmocka_unit_test(test_formula_errors_name_the_character),
         cmocka_unit_test(test_formula_limits_are_errors),
+        cmocka_unit_test(test_formula_short_names_are_read_once_however_often_they_are_named),
         cmocka_unit_test(test_formula_underlines),
         cmocka_unit_test(test_formula_initial_value_reads_sizes_alone),
         cmocka_unit_test(test_formula_piece_that_is_not_taken_never_poisons_a_slope),

@@ -9,8 +9,7 @@
 #include "api/json.h"
 #include "daemon/digest/digest.h"
 
-#define CANONICAL_MAX ((size_t)64 * 1024) /* of the normal form as text */
-#define KEYS_MAX 4096                     /* whose norm is forecast */
+#define KEYS_MAX 4096 /* whose norm is forecast */
 
 static void write_faults(struct pd_buf *b, const char *key, const struct pk_formula_fault *f, int n)
 {
@@ -76,7 +75,7 @@ static void write_text(struct pd_buf *b, const char *key, const struct pk_formul
 {
     struct pd_buf t;
 
-    pd_buf_init(&t, CANONICAL_MAX);
+    pd_buf_init(&t, PK_FORMULA_CANONICAL);
     print(f, &t);
     if (pd_buf_err(&t) == PD_OK)
         api_json_kv_str(b, key, t.data);
@@ -91,7 +90,7 @@ static void write_flex(struct pd_buf *b, struct pk_formula *f)
     struct pd_why why = {.text = ""};
     struct pd_buf t;
 
-    pd_buf_init(&t, CANONICAL_MAX);
+    pd_buf_init(&t, PK_FORMULA_CANONICAL);
     if (pk_formula_flex(f, &t, &why) == PD_OK) {
         api_json_kv_str(b, "flex", t.data);
         api_json_kv_null(b, "flex_why");
@@ -156,7 +155,7 @@ void api_formula_json(struct pd_buf *b, const char *text, struct pk_formula *f,
     struct pd_buf t;
 
     pk_formula_report(f, c->leaf, &report);
-    pd_buf_init(&t, CANONICAL_MAX);
+    pd_buf_init(&t, PK_FORMULA_CANONICAL);
     pk_formula_canonical(f, &t);
     api_json_open(b, '{');
     api_json_kv_str(b, "formula", text);
@@ -168,7 +167,7 @@ void api_formula_json(struct pd_buf *b, const char *text, struct pk_formula *f,
         api_json_kv_null(b, "digest");
     }
     pd_buf_done(&t);
-    pd_buf_init(&t, CANONICAL_MAX);
+    pd_buf_init(&t, PK_FORMULA_CANONICAL);
     if (pk_formula_slope_text(f, PK_LEAF_S, 1, &t) == PD_OK)
         api_json_kv_str(b, "slope", t.data);
     else

@@ -195,14 +195,16 @@ enum pd_err job_formula_digest(const struct job_config *g, char out[JOB_DIGEST_S
 
     if (err != PD_OK)
         return pd_fail(why, err, "#/attention/formula: character %d: %s", fault.at + 1, fault.text);
-    pd_buf_init(&text, 0);
+    pd_buf_init(&text, PK_FORMULA_CANONICAL);
     pk_formula_canonical(f, &text);
     pk_formula_free(f);
     err = pd_buf_err(&text);
     if (err == PD_OK)
         digest_sha256_hex(text.data, text.len, out);
     else
-        (void)pd_fail(why, err, "no memory for the normal form of a formula");
+        (void)pd_fail(why, err,
+                      err == PD_ERR_LIMIT ? "the normal form of the formula is too long to be printed"
+                                          : "no memory for the normal form of a formula");
     pd_buf_done(&text);
     return err;
 }

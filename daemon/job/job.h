@@ -532,7 +532,8 @@ struct pk_formula;
 struct pk_formula_fault;
 PD_NODISCARD enum pd_err job_formula_parse(const struct job_config *config, struct pk_formula **ret,
                                            struct pk_formula_fault *fault);
-/* SHA-256 of its normal form: two spellings of one function have one digest. */
+/* SHA-256 of its normal form: two spellings of one function have one digest. PD_ERR_LIMIT: that is longer than
+ * PK_FORMULA_CANONICAL. */
 PD_NODISCARD enum pd_err job_formula_digest(const struct job_config *config, char out[JOB_DIGEST_SIZE],
                                             struct pd_why *why);
 /* Of /attention/activation: as in the document (static; NULL where there is none); whether A is divided by

@@ -32,6 +32,8 @@
 #define PK_FORMULA_ROWS 4    /* row functions of one formula */
 #define PK_FORMULA_CODE 128  /* instructions of a program */
 #define PK_FORMULA_NAME 32   /* bytes of a scalar's name, with the NUL */
+/* Bytes of a normal form as text, for those who print one: parts that short names share are written out each time. */
+#define PK_FORMULA_CANONICAL ((size_t)64 * 1024)
 
 /* Variables of a formula. Those from SHIFT on are read only by programs and cannot be named in the text. */
 enum pk_formula_leaf {

@@ -107,6 +107,23 @@ test('checkpoints keep the text as it was typed beside the digest of its normal 
     }
 });
 
+test('a formula whose normal form is too long to print trains, and its checkpoint has no digest', real, async () => {
+    const names = [...'abcdefghijklmn'].map(c => `${c}1`), steps = names.map((name, k) => `${name} = sin(${names[k - 1] ?? 's'}) + cos(${names[k - 1] ?? 's'});`);
+    const formula = `${steps.join(' ')} n1`, check = (await host.post('/api/v1/formulas/check', { formula })).json;
+    assert.deepEqual([check.canonical, check.digest], [null, null]);
+    const made = await host.post('/api/v1/jobs', { ...sizes, attention: { activation: 'formula', formula }, train: { steps: 2, batch: 8 } });
+    assert.equal(made.status, 201, made.text);
+    let state;
+    do {
+        await sleep(100);
+        state = (await host.get(`/api/v1/jobs/${made.json.id}`)).json;
+    } while (['queued', 'running'].includes(state.state));
+    assert.equal(state.state, 'done', state.reason);
+    const [run] = (await host.get(`/api/v1/runs?job=${made.json.id}`)).json.runs;
+    const meta = metaOf((await host.call('GET', `/api/v1/runs/${run.id}/checkpoints/last/file`)).bytes);
+    assert.deepEqual([meta['polyd.formula'], meta['polyd.formula_sha256']], [formula, undefined]);
+});
+
 test('a wrong formula of a list is named by its place and its character', real, async () => {
     const reply = await host.post('/api/v1/jobs', { ...job, attention: { formulas: ['softmax(s)', 's^3/sqrt(n'], params: {} } });
     assert.equal(reply.status, 422);

@@ -483,6 +483,39 @@ static void test_a_formula_runs_on_a_gpu(void **state)
     done(&p);
 }
 
+/* 14 short names, each sin + cos of the one before: a hundred operations whose text is long. */
+static void test_a_normal_form_that_is_too_long_to_print_has_no_digest(void **state)
+{
+    char text[2048], digest[JOB_DIGEST_SIZE];
+    size_t n = 0;
+    const char *before = "s";
+    char name[4];
+    struct pd_why why = {.text = ""};
+
+    (void)state;
+    for (int names = 4; names <= 14; names += 10) {
+        struct parsed p;
+
+        before = "s";
+        n = (size_t)snprintf(
+            text, sizeof text,
+            "{\"model\":{\"preset\":\"vit_micro\"},\"attention\":{\"activation\":\"formula\","
+            "\"formula\":\"");
+        for (int k = 0; k < names; k++) {
+            n += (size_t)snprintf(text + n, sizeof text - n, "%c1=sin(%s)+cos(%s);", 'a' + k, before, before);
+            snprintf(name, sizeof name, "%c1", 'a' + k);
+            before = name;
+        }
+        snprintf(text + n, sizeof text - n,
+                 "%s\"},\"data\":{\"dataset\":\"digits_gen\"},\"train\":{\"steps\":1}}", before);
+        p = want_ok(text);
+        assert_int_equal(job_formula_digest(&job_first(p.job)->config, digest, &why),
+                         names == 4 ? PD_OK : PD_ERR_LIMIT);
+        assert_true(names == 4 ? strlen(digest) == 64 : strstr(why.text, "too long") != NULL);
+        done(&p);
+    }
+}
+
 /* ---- Schedules that do nothing sensible ---- */
 
 static void test_a_schedule_that_does_nothing_sensible_is_warned_of(void **state)
@@ -610,6 +643,7 @@ int main(void)
         cmocka_unit_test(test_plan_digest_ignores_what_does_not_change_the_plan),
         cmocka_unit_test(test_config_digest_is_pinned),
         cmocka_unit_test(test_a_formula_runs_on_a_gpu),
+        cmocka_unit_test(test_a_normal_form_that_is_too_long_to_print_has_no_digest),
         cmocka_unit_test(test_a_schedule_that_does_nothing_sensible_is_warned_of),
         cmocka_unit_test(test_a_run_is_judged_by_the_size_of_its_data),
         cmocka_unit_test(test_fuzz_entry_keeps_its_invariants),

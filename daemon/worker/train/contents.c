@@ -180,7 +180,7 @@ static enum pd_err add_classes(struct contents *c, struct pd_why *why)
     return PD_OK;
 }
 
-/* The formula of the document as it was typed, a built-in too, and the SHA-256 of its normal form. */
+/* The formula of the document as it was typed, a built-in too, and the SHA-256 of its normal form unless that is too long. */
 static enum pd_err add_formula(struct contents *c, struct pd_why *why)
 {
     const struct job_config *config = c->session->config;
@@ -188,12 +188,11 @@ static enum pd_err add_formula(struct contents *c, struct pd_why *why)
 
     if (config->attention.activation != JOB_ACTIVATION_FORMULA)
         return PD_OK;
-    err = job_formula_digest(config, c->formula_digest, why);
-    if (err != PD_OK)
-        return err;
     c->meta[c->meta_count++] = (struct data_st_meta_item){"polyd.formula", config->attention.formula};
-    c->meta[c->meta_count++] = (struct data_st_meta_item){"polyd.formula_sha256", c->formula_digest};
-    return PD_OK;
+    err = job_formula_digest(config, c->formula_digest, why);
+    if (err == PD_OK)
+        c->meta[c->meta_count++] = (struct data_st_meta_item){"polyd.formula_sha256", c->formula_digest};
+    return err == PD_ERR_LIMIT ? PD_OK : err;
 }
 
 static enum pd_err list_meta(struct contents *c, struct pd_why *why)

@@ -12,6 +12,7 @@
 
 #include "daemon/worker/data/data.h"
 #include "daemon/worker/model/model.h"
+#include "daemon/worker/model/net.h"
 #include "daemon/worker/task/task.h"
 
 #define LEAVES 96
@@ -347,6 +348,53 @@ static void test_gradients_of_every_attention(void **state)
     }
 }
 
+/* What scales and scalars of this form start from and become: values, slopes, and back, of every size. */
+static void test_softplus_of_every_size(void **state)
+{
+    static const double values[] = {1e-30, 1e-9, 6e-8, 1e-6, 1e-3, 0.0486, 0.0487, 0.5, 0.693147180559945,
+                                    1,     20,   39.9, 40.1, 88.7, 88.8,   196,    710, 1e6};
+    enum { N = sizeof values / sizeof *values };
+
+    (void)state;
+    for (int wide = 0; wide < 2; wide++) {
+        const enum pk_dtype dtype = wide ? PK_F64 : PK_F32;
+        const double bound = wide ? 1e-14 : 3e-6;
+        struct pk_graph *g = pk_graph_new(false);
+        struct pk_val x = pk_param(g, "x", dtype, PK_SHAPE(N)), y = net_softplus(g, x), d;
+        double y64[N], d64[N];
+        float y32[N], d32[N];
+        struct pd_why why;
+        struct rig *r;
+
+        pk_output(g, "y", y);
+        pk_grad(g, y, pk_fill(g, dtype, PK_SHAPE(N), 1), &x, 1, &d);
+        pk_output(g, "d", d);
+        r = rig_of(g);
+        for (int k = 0; k < N; k++)
+            if (wide)
+                ((double *)r->memory[0])[k] = net_softplus_inverse(values[k]);
+            else
+                ((float *)r->memory[0])[k] = (float)net_softplus_inverse(values[k]);
+        run(r);
+        assert_int_equal(
+            pk_exec_read(r->e, "y", wide ? (void *)y64 : y32, wide ? sizeof y64 : sizeof y32, &why), PD_OK);
+        assert_int_equal(
+            pk_exec_read(r->e, "d", wide ? (void *)d64 : d32, wide ? sizeof d64 : sizeof d32, &why), PD_OK);
+        for (int k = 0; k < N; k++) {
+            const double at = wide ? ((double *)r->memory[0])[k] : (double)((float *)r->memory[0])[k];
+            const double got = wide ? y64[k] : (double)y32[k], slope = wide ? d64[k] : (double)d32[k];
+            const double exact = (at > 0 ? at : 0) + log1p(exp(-fabs(at))), rise = 1 / (1 + exp(-at));
+
+            /* the stored number is rounded: at e^-69 that is 69 times the rounding of the value */
+            if (!(fabs(got - exact) <= bound * exact) || !(fabs(slope - rise) <= bound * rise) ||
+                !(fabs(got - values[k]) <= 3 * (1 + fabs(at)) * bound * values[k]))
+                fail_msg("%g in %s: %.12g, should be %.12g; slope %.12g, should be %.12g", values[k],
+                         wide ? "f64" : "f32", got, exact, slope, rise);
+        }
+        rig_free(r);
+    }
+}
+
 /* The loss of each equation by each way of differentiating u: gradients of second order, of the wave's residual of third
  * order. */
 static void test_gradients_of_equations(void **state)
@@ -622,6 +670,7 @@ int main(void)
         cmocka_unit_test(test_gradients_of_every_placement),
         cmocka_unit_test(test_gradients_of_whole_networks),
         cmocka_unit_test(test_gradients_of_every_attention),
+        cmocka_unit_test(test_softplus_of_every_size),
         cmocka_unit_test(test_gradients_of_equations),
         cmocka_unit_test(test_s1_is_the_ordinary_block_bit_for_bit),
         cmocka_unit_test(test_stochastic_depth_grows_with_the_depth),

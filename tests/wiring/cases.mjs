@@ -132,6 +132,8 @@ export const cases = [
         { instead: null, outcome: 'diverged', only: ['formula_broken/1', 'formula_broken/2', 'nonfinite'] }])),
     ...each('/attention/params', [[formula('a*s^3', { params: { a: { init: '1/sqrt(n)', form: 'log' } }, scale_lr_mult: 2 })], [formulaText('exp(s)/(exp(b)+rowsum(exp(s)))', { params: { b: { init: '0.3*(h+1)/(l+1)', per: 'head' } } })],
         [formula('softmax(c*tanh(s/c))*(1+h)/H', { params: { c: { init: 2, per: 'global', form: 'softplus' } } })], [formulaText('a*s^3', { params: { a: { init: 0.5, form: 'sigmoid' } } })],
+        // whose exponential is beyond f64
+        [formula('softmax(c*tanh(s/c))*(1+h)/H', { params: { c: { init: 800, form: 'softplus' } } })],
         [formulaText('c*s^3/(a+abs(s)) + b*s/n', { params: { a: { init: 0.5, per: 'head', form: 'softplus' }, b: { init: 0.1, per: 'global' }, c: { init: '1/sqrt(n)', form: 'log' } } })]]),
     ...each('/attention/recognise', [[formula('s^3/sqrt(n)', { recognise: false }), { inert: true }]]),
     ...each('/attention/degree', [1, 2, 4, 5, 6, 8].map(degree => [poly({ degree })])),

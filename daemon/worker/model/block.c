@@ -131,6 +131,27 @@ static struct pk_val head_part(struct net *n, const struct module *u, struct pk_
     return u->a->l1_tokens && which != V ? pk_l1_norm_tokens(n->g, x) : x;
 }
 
+/* Selections choose the arguments too: a branch that is not taken has a derivative of 0, and not of 0 times infinity. */
+struct pk_val net_softplus(struct pk_graph *g, struct pk_val x)
+{
+    enum { TERMS = 14 }; /* of the series of log(1 + e) up to e^-3, enough for f64 */
+    const enum pk_dtype dtype = pk_dtype_of(g, x);
+    struct pk_val zero = pk_fill(g, dtype, PK_SHAPE(1), 0);
+    struct pk_val large = pk_gt(g, x, pk_fill(g, dtype, PK_SHAPE(1), 40)); /* e^-40 is below half an ulp */
+    struct pk_val small = pk_gt(g, pk_fill(g, dtype, PK_SHAPE(1), -3), x);
+    struct pk_val e = pk_unary(g, PK_EX_EXP, pk_select(g, large, zero, x)), y = pk_select(g, small, e, zero);
+    struct pk_val series = pk_scale(g, y, 1.0 / TERMS);
+
+    for (int k = TERMS - 1; k > 0; k--) /* y/1 - y^2/2 + y^3/3 - ... */
+        series = pk_mul(g, y, pk_offset(g, pk_scale(g, series, -1), 1.0 / k));
+    return pk_select(g, large, x, pk_select(g, small, series, pk_unary(g, PK_EX_LOG, pk_offset(g, e, 1))));
+}
+
+double net_softplus_inverse(double v)
+{
+    return v + log(-expm1(-v));
+}
+
 /* The stored number of a learned scale; `path` "": of the whole model. */
 static struct pk_val scale_number(struct net *n, const struct model_attention *a, const char *path,
                                   int64_t count, size_t *ret_index)
@@ -142,7 +163,7 @@ static struct pk_val scale_number(struct net *n, const struct model_attention *a
         .start = {.rest = {MODEL_DRAW_VALUE,
                            direct                              ? a->scale_value
                            : a->scale_param == MODEL_PARAM_LOG ? log(a->scale_value)
-                                                               : log(expm1(a->scale_value)),
+                                                               : net_softplus_inverse(a->scale_value),
                            0}}};
     const bool young = n->declares != NULL;
     char full[112];
@@ -175,7 +196,7 @@ struct pk_val net_learned_scale(struct net *n, const struct model_attention *a, 
     if (a->scale_param == MODEL_PARAM_LOG)
         return pk_unary(n->g, PK_EX_EXP, rho);
     if (a->scale_param == MODEL_PARAM_SOFTPLUS)
-        return pk_unary(n->g, PK_EX_LOG, pk_offset(n->g, pk_unary(n->g, PK_EX_EXP, rho), 1));
+        return net_softplus(n->g, rho);
     return rho;
 }
 

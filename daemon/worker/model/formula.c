@@ -65,7 +65,7 @@ static double trained_of(enum model_scalar_form form, double v)
     case MODEL_SCALAR_LOG:
         return v > 0 ? log(v) : NAN;
     case MODEL_SCALAR_SOFTPLUS:
-        return v > 0 ? log(expm1(v)) : NAN;
+        return v > 0 ? net_softplus_inverse(v) : NAN;
     case MODEL_SCALAR_SIGMOID:
         return v > 0 && v < 1 ? log(v / (1 - v)) : NAN;
     default:
@@ -155,7 +155,7 @@ void net_formula(struct net *n, const struct model_attention *a, int32_t heads, 
         if (s->form == MODEL_SCALAR_LOG)
             x = pk_unary(n->g, PK_EX_EXP, x);
         else if (s->form == MODEL_SCALAR_SOFTPLUS)
-            x = pk_unary(n->g, PK_EX_LOG, pk_offset(n->g, pk_unary(n->g, PK_EX_EXP, x), 1));
+            x = net_softplus(n->g, x);
         else if (s->form == MODEL_SCALAR_SIGMOID)
             x = pk_unary(n->g, PK_EX_SIGMOID, x);
         row[k] = pk_reshape(n->g, pk_copy(n->g, pk_broadcast(n->g, x, PK_SHAPE(heads))), PK_SHAPE(1, heads));

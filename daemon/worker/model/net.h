@@ -138,6 +138,10 @@ struct net_pairs {
 struct pk_val net_attention(struct net *n, struct pk_val x, const struct model_attention *a, int32_t heads,
                             const char *name, const char *qkv, int layer, const struct net_pairs *pairs);
 
+/* log(1 + e^x), of any finite x without overflow, of very negative x with a full mantissa. */
+struct pk_val net_softplus(struct pk_graph *g, struct pk_val x);
+/* The x of v > 0. */
+double net_softplus_inverse(double v);
 /* The learned scale c as a graph value. *ret_index: the index of its parameter. path: the module's path. */
 struct pk_val net_learned_scale(struct net *n, const struct model_attention *a, int32_t heads,
                                 const char *path, size_t *ret_index);

@@ -156,6 +156,11 @@ static enum pd_err read_numbers(struct probe *p, size_t i, size_t *ret_count, st
     return err;
 }
 
+static double softplus(double x)
+{
+    return fmax(x, 0) + log1p(exp(-fabs(x)));
+}
+
 /* The scale(s) in force in attention module `layer`: count numbers into p->numbers. */
 static enum pd_err read_scale(struct probe *p, size_t layer, size_t *ret_count, struct pd_why *why)
 {
@@ -174,7 +179,7 @@ static enum pd_err read_scale(struct probe *p, size_t layer, size_t *ret_count, 
         if (a->scale_param == MODEL_PARAM_LOG)
             p->numbers[k] = exp(p->numbers[k]);
         else if (a->scale_param == MODEL_PARAM_SOFTPLUS)
-            p->numbers[k] = log1p(exp(p->numbers[k]));
+            p->numbers[k] = softplus(p->numbers[k]);
     }
     *ret_count = count;
     return err;
@@ -281,7 +286,7 @@ static enum pd_err push_formula(struct probe *p, size_t layer, size_t heads, str
             double *x = &p->numbers[h];
 
             *x = form == MODEL_SCALAR_LOG        ? exp(*x)
-                 : form == MODEL_SCALAR_SOFTPLUS ? log1p(exp(*x))
+                 : form == MODEL_SCALAR_SOFTPLUS ? softplus(*x)
                  : form == MODEL_SCALAR_SIGMOID  ? 1 / (1 + exp(-*x))
                                                  : *x;
             sum += *x;

@@ -36,12 +36,12 @@ const rows = {
 
 /** Initial values as typed. */
 const starts = {
-    '1': () => 1, '0.1': () => 0.1, '0.5': () => 0.5, '1/sqrt(n)': ({ n }) => n ** -0.5, '0.3*(h+1)/(l+1)': ({ h, l }) => 0.3 * (h + 1) / (l + 1), '2': () => 2,
+    '1': () => 1, '0.1': () => 0.1, '0.5': () => 0.5, '1/sqrt(n)': ({ n }) => n ** -0.5, '0.3*(h+1)/(l+1)': ({ h, l }) => 0.3 * (h + 1) / (l + 1), '2': () => 2, '800': () => 800,
 };
-const inverse = { direct: v => v, log: Math.log, softplus: v => Math.log(Math.expm1(v)), sigmoid: v => Math.log(v / (1 - v)) };
+const inverse = { direct: v => v, log: Math.log, softplus: v => v + Math.log1p(-Math.exp(-v)), sigmoid: v => Math.log(v / (1 - v)) };
 /** The trained number's value, and its slope there. */
 const forms = {
-    direct: x => [x, 1], log: x => [Math.exp(x), Math.exp(x)], softplus: x => [Math.log1p(Math.exp(x)), 1 / (1 + Math.exp(-x))],
+    direct: x => [x, 1], log: x => [Math.exp(x), Math.exp(x)], softplus: x => [Math.max(x, 0) + Math.log1p(Math.exp(-Math.abs(x))), 1 / (1 + Math.exp(-x))],
     sigmoid: x => [1 / (1 + Math.exp(-x)), 1 / (1 + Math.exp(-x)) * (1 - 1 / (1 + Math.exp(-x)))],
 };
 

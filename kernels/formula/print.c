@@ -16,36 +16,50 @@ struct printer {
 
 static void print(struct printer *p, ref a, enum strength place);
 
+/* A number as printf writes it; LaTeX: 1.5e-08 as 1.5 times a power of ten. */
+static void digits(struct printer *p, const char *text)
+{
+    const char *e = strchr(text, 'e');
+
+    if (p->style != STYLE_LATEX || !e) {
+        pd_buf_str(p->out, text);
+        return;
+    }
+    if (e - text > 1 || *text != '1')
+        pd_buf_printf(p->out, "%.*s\\cdot ", (int)(e - text), text);
+    pd_buf_printf(p->out, "10^{%d}", atoi(e + 1));
+}
+
 static void number(struct printer *p, struct num k)
 {
     char text[40];
 
     if (k.q == 1) {
-        snprintf(text, sizeof text, "%lld", (long long)k.p);
-        pd_buf_str(p->out, text);
+        pd_buf_printf(p->out, "%lld", (long long)k.p);
     } else if (k.q) {
         pd_buf_printf(p->out, p->style == STYLE_LATEX ? "\\frac{%lld}{%lld}" : "%lld/%lld", (long long)k.p,
                       (long long)k.q);
     } else {
-        pd_buf_printf(p->out, "%.17g", k.v);
+        snprintf(text, sizeof text, "%.17g", k.v);
+        digits(p, text);
     }
 }
 
-/* A number below about 10^12 over a power of ten is shorter as a decimal. */
+/* A number below about 10^12 over a power of ten is shorter as a decimal, unless it has more digits than are printed. */
 static bool decimal(struct num k, char *out, size_t size)
 {
     if (!k.q || k.q == 1 || llabs(k.p) > 1000000000000)
         return false;
-    for (int digits = 1; digits <= 12; digits++) {
-        struct num x = num_mul(k, num_power(num_of(10, 1), digits));
+    for (int places = 1; places <= 12; places++) {
+        struct num x = num_mul(k, num_power(num_of(10, 1), places));
 
         if (x.q != 1)
             continue;
-        if (digits > 4)
+        if (places > 4)
             snprintf(out, size, "%.12g", k.v);
         else
-            snprintf(out, size, "%.*f", digits, k.v);
-        return true;
+            snprintf(out, size, "%.*f", places, k.v);
+        return places <= 4 || llabs(x.p) < 1000000000000;
     }
     return false;
 }
@@ -69,7 +83,15 @@ static const char *leaf_name(const struct printer *p, int leaf, char *space, siz
                 return space;
             }
         if (p->style == STYLE_LATEX && strlen(name) > 1) {
-            snprintf(space, size, "\\mathit{%.*s}", (int)strcspn(name, "_"), name);
+            size_t n = (size_t)snprintf(space, size, "\\mathit{");
+
+            for (const char *c = name; *c && n + 4 < size; c++) {
+                if (*c == '_')
+                    space[n++] = '\\';
+                space[n++] = *c;
+            }
+            space[n++] = '}';
+            space[n] = 0;
             return space;
         }
         return name;
@@ -169,7 +191,7 @@ static void product(struct printer *p, ref a, struct num k, bool bare)
     if (fraction)
         pd_buf_str(p->out, "\\frac{");
     if (short_form) {
-        pd_buf_str(p->out, text);
+        digits(p, text);
         written = 1;
     } else if (!k.q ? k.v != 1 : k.p != 1) {
         number(p, k.q ? num_of(k.p, 1) : k);
@@ -224,7 +246,7 @@ static void term(struct printer *p, ref a, struct num k)
     if (x->op == NF_PRODUCT)
         product(p, a, num_mul(k, x->k), false);
     else if (num_is(k, 1) || num_is(k, -1))
-        print(p, a, OF_PRODUCT);
+        print(p, a, OF_SUM); /* no term is a sum */
     else
         product(p, a, k, true);
 }
@@ -306,7 +328,7 @@ static void print(struct printer *p, ref a, enum strength place)
 {
     const struct nf *f = &p->f->nf;
     const struct nf_node *x = &f->node[a];
-    char space[PK_FORMULA_NAME + 16], text[40];
+    char space[2 * PK_FORMULA_NAME + 16], text[40];
 
     if (p->out->failed) /* shared parts are written out each time: the buffer's limit ends it */
         return;
@@ -316,7 +338,7 @@ static void print(struct printer *p, ref a, enum strength place)
 
         open_if(p, wrap || (place == OF_PRODUCT && x->k.v < 0));
         if (decimal(x->k, text, sizeof text))
-            pd_buf_str(p->out, text);
+            digits(p, text);
         else
             number(p, x->k);
         close_if(p, wrap || (place == OF_PRODUCT && x->k.v < 0));
@@ -359,13 +381,16 @@ static void print(struct printer *p, ref a, enum strength place)
         function(p, a, place);
         break;
     case NF_ROW:
-        if (p->style == STYLE_LATEX)
+        if (p->style == STYLE_LATEX) {
+            open_if(p, place != OF_SUM);
             pd_buf_str(p->out, x->fn == PK_ROW_SUM ? "\\sum_j " : "\\max_j ");
-        else
+            print(p, nf_kid(f, a, 0), OF_PRODUCT);
+            close_if(p, place != OF_SUM);
+        } else {
             pd_buf_str(p->out, x->fn == PK_ROW_SUM ? "rowsum(" : "rowmax(");
-        print(p, nf_kid(f, a, 0), p->style == STYLE_LATEX ? OF_PRODUCT : OF_SUM);
-        if (p->style != STYLE_LATEX)
+            print(p, nf_kid(f, a, 0), OF_SUM);
             pd_buf_str(p->out, ")");
+        }
         break;
     }
 }

@@ -96,10 +96,19 @@ static void test_formula_spellings_of_one_function_have_one_normal_form(void **s
 static void test_formula_different_functions_differ(void **state)
 {
     static const char *const different[][2] = {
-        {"s^2", "s^3"},          {"-s^2", "(-s)^2"},     {"s-a", "a-s"},
-        {"abs(s)", "s"},         {"2^s", "s^2"},         {"s/n", "s/ni"},
-        {"a*s", "b*s"},          {"rowsum(s)*s", "s^2"}, {"s*rowmax(s)", "s*rowsum(s)"},
+        {"s^2", "s^3"},
+        {"-s^2", "(-s)^2"},
+        {"s-a", "a-s"},
+        {"abs(s)", "s"},
+        {"2^s", "s^2"},
+        {"s/n", "s/ni"},
+        {"a*s", "b*s"},
+        {"rowsum(s)*s", "s^2"},
+        {"s*rowmax(s)", "s*rowsum(s)"},
         {"sqrt(s)^2", "abs(s)"},
+        {"1.234567890125*s", "1.23456789012*s"},
+        {"12345/4096*s", "3.01391601562*s"},
+        {"s+0.0000123456789012345", "s+0.0000123456789012"},
     };
 
     (void)state;
@@ -109,6 +118,75 @@ static void test_formula_different_functions_differ(void **state)
         assert_string_not_equal(a, b);
         free(a);
         free(b);
+    }
+}
+
+/* The same value and the same text, bit for bit. */
+static void test_formula_numbers_are_read_as_they_are_printed(void **state)
+{
+    static const char *const numbers[] = {
+        "1.234567890125", "1.23456789012", "12345/4096",         "1/3",      "0.5",
+        "1e-8",           "1.5e-5",        "0.0000123456789012", "1/1024",   "1e-12",
+        "12345678.1234",  "0.1",           "123456789012.5",     "2/1000003"};
+
+    (void)state;
+    for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) {
+        double leaf[PK_LEAVES] = {0}, v;
+        char text[64], *printed, *again;
+        struct pk_formula *f;
+
+        snprintf(text, sizeof text, "s*(%s)", numbers[k]);
+        leaf[PK_LEAF_S] = 1;
+        f = parse(text);
+        v = pk_formula_value(f, leaf);
+        pk_formula_free(f);
+        printed = canonical(text);
+        again = canonical(printed);
+        f = parse(printed);
+        if (strcmp(printed, again) || pk_formula_value(f, leaf) != v)
+            fail_msg("%s: '%s', then '%s'; %.17g, then %.17g", text, printed, again, v,
+                     pk_formula_value(f, leaf));
+        pk_formula_free(f);
+        free(printed);
+        free(again);
+    }
+}
+
+static void test_formula_latex_shows_the_same_function(void **state)
+{
+    static const char *const known[][2] = {
+        {"softmax(s)", "\\frac{e^{s}}{\\sum_j e^{s}}"},
+        {"s^3/rowsum(abs(s))^2", "\\frac{s^{3}}{\\left(\\sum_j \\left|s\\right|\\right)^{2}}"},
+        {"softmax(s)/(1+abs(s))",
+         "\\frac{e^{s}}{\\left(\\sum_j e^{s}\\right)\\,\\left(\\left|s\\right| + 1\\right)}"},
+        {"s*rowsum(relu(s)^p)^b", "s\\,\\left(\\sum_j \\max\\left(s, 0\\right)^{p}\\right)^{b}"},
+        {"s-rowmax(s)", "s - \\max_j s"},
+        {"rowsum(s+s^2)*s", "s\\,\\left(\\sum_j \\left(s + s^{2}\\right)\\right)"},
+        {"a_1*s+a_2", "\\mathit{a\\_2} + s\\,\\mathit{a\\_1}"},
+        {"ab*s", "s\\,\\mathit{ab}"},
+        {"a______________________________*s", NULL},
+        {"s/(1e-8+s^2)", "\\frac{s}{s^{2} + 10^{-8}}"},
+        {"1.5e-8*s", "1.5\\cdot 10^{-8}\\,s"},
+        {"0.25*s", "0.25\\,s"},
+    };
+
+    (void)state;
+    for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
+        struct pk_formula *f = parse(known[k][0]);
+        struct pd_buf b, long_name;
+
+        pd_buf_init(&b, 0);
+        pd_buf_init(&long_name, 0);
+        pk_formula_latex(f, &b);
+        pd_buf_str(&long_name, "s\\,\\mathit{a");
+        for (int i = 1; i < PK_FORMULA_NAME - 1; i++)
+            pd_buf_str(&long_name, "\\_");
+        pd_buf_str(&long_name, "}");
+        if (strcmp(b.data, known[k][1] ? known[k][1] : long_name.data))
+            fail_msg("'%s' is shown as '%s'", known[k][0], b.data);
+        pd_buf_done(&b);
+        pd_buf_done(&long_name);
+        pk_formula_free(f);
     }
 }
 
@@ -746,6 +824,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_formula_spellings_of_one_function_have_one_normal_form),
         cmocka_unit_test(test_formula_different_functions_differ),
+        cmocka_unit_test(test_formula_numbers_are_read_as_they_are_printed),
+        cmocka_unit_test(test_formula_latex_shows_the_same_function),
         cmocka_unit_test(test_formula_errors_name_the_character),
         cmocka_unit_test(test_formula_limits_are_errors),
         cmocka_unit_test(test_formula_short_names_are_read_once_however_often_they_are_named),

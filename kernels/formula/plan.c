@@ -273,7 +273,7 @@ enum pd_err formula_split(struct pk_formula *f, struct split *ret, struct pd_why
         struct num k = zero;
         ref v;
 
-        if (u >= 0) {
+        if (u >= 0 && !nf->node[u].has_row) { /* the shift comes before the row functions */
             shift.m = nf_leaf(nf, PK_LEAF_SHIFT);
             v = lift(&shift, f->root, &k);
             if (!shift.failed && num_is(k, 0)) {

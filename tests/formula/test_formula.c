@@ -589,6 +589,76 @@ static void test_formula_row_of_large_logits_is_stable(void **state)
     }
 }
 
+/* A as a kernel computes it. */
+static void run_row(const struct pk_formula_plan *p, const double *s, int n, double *ret_a)
+{
+    double at[PK_LEAVES] = {0}, r[PK_FORMULA_RESULTS], g = 1;
+
+    at[PK_LEAF_N] = at[PK_LEAF_NI] = n;
+    at[PK_LEAF_SHIFT] = p->shift_zero ? 0 : -INFINITY;
+    for (int k = 0; k < n && p->shift; k++) {
+        at[PK_LEAF_S] = s[k];
+        pk_formula_run(&p->exponent, at, r);
+        at[PK_LEAF_SHIFT] = fmax(at[PK_LEAF_SHIFT], r[0]);
+    }
+    for (int m = 0; m < p->rows; m++)
+        at[PK_LEAF_ROW + m] = p->row[m] == PK_ROW_SUM ? 0 : -INFINITY;
+    for (int k = 0; k < n; k++) {
+        at[PK_LEAF_S] = s[k];
+        pk_formula_run(p->two_passes ? &p->sums : &p->value, at, r);
+        for (int m = 0; m < p->rows; m++) {
+            const double x = r[m + !p->two_passes];
+
+            at[PK_LEAF_ROW + m] =
+                p->row[m] == PK_ROW_SUM ? at[PK_LEAF_ROW + m] + x : fmax(at[PK_LEAF_ROW + m], x);
+        }
+    }
+    if (!p->two_passes) {
+        pk_formula_run(&p->turn, at, r);
+        g = r[0];
+    }
+    for (int k = 0; k < n; k++) {
+        at[PK_LEAF_S] = s[k];
+        pk_formula_run(&p->value, at, r);
+        ret_a[k] = g * r[0];
+    }
+}
+
+static void test_formula_exponents_may_name_row_functions(void **state)
+{
+    static const double rows[][3] = {{3000, 2999, 2997}, {-2000, -1999, -2001}, {0.5, 0, -0.5}};
+    static const char *const texts[] = {"t = s - rowmax(s); exp(t)/(2+exp(t))",
+                                        "t = s - rowsum(s)/ni; exp(t)/(2+exp(t))"};
+
+    (void)state;
+    for (int text = 0; text < 2; text++) {
+        struct pk_formula *f = parse(texts[text]);
+        struct pk_formula_plan *plan = malloc(sizeof *plan);
+        struct pd_buf torch;
+
+        assert_non_null(plan);
+        assert_int_equal(pk_formula_plan(f, plan, NULL), PD_OK);
+        for (int m = 0; m < 3; m++) {
+            const double *s = rows[m], middle = (s[0] + s[1] + s[2]) / 3, top = fmax(s[0], fmax(s[1], s[2]));
+            double a[3];
+
+            run_row(plan, s, 3, a);
+            for (int k = 0; k < 3; k++) {
+                const double want = 1 / (1 + 2 * exp((text ? middle : top) - s[k]));
+
+                if (!(fabs(a[k] - want) < 1e-12))
+                    fail_msg("'%s' at %g: %g, should be %g", texts[text], s[k], a[k], want);
+            }
+        }
+        pd_buf_init(&torch, 0);
+        pk_formula_torch(f, &torch);
+        assert_null(strstr(strstr(torch.data, "_w = "), "row"));
+        pd_buf_done(&torch);
+        pk_formula_free(f);
+        free(plan);
+    }
+}
+
 static void test_formula_row_without_a_sum_is_zero(void **state)
 {
     static const char *const texts[] = {"s/sqrt(rowsum(s^2))", "s^2/rowsum(s^2)", "softmax(s)",
@@ -836,6 +906,7 @@ int main(void)
         cmocka_unit_test(test_formula_value_and_slope_share_operations),
         cmocka_unit_test(test_formula_too_long_for_a_program_is_an_error),
         cmocka_unit_test(test_formula_row_of_large_logits_is_stable),
+        cmocka_unit_test(test_formula_exponents_may_name_row_functions),
         cmocka_unit_test(test_formula_row_without_a_sum_is_zero),
         cmocka_unit_test(test_formula_report_warns_of_what_can_fail),
         cmocka_unit_test(test_formula_report_of_known_functions),

@@ -168,6 +168,20 @@ static ref build_new(struct builder *b, int a)
     return diff;
 }
 
+/* Powers of powers and products collect larger integers than may be typed. Beyond 2^63 they would not be exact. */
+#define COLLECTED 4096
+
+static double highest_integer_power(const struct nf *nf, ref a)
+{
+    const struct nf_node *x = &nf->node[a];
+    double most = 0;
+
+    for (int i = 0; x->op == NF_PRODUCT && i < x->n; i++)
+        if (nf->term[x->first + i].k.q <= 1) /* an integer, or not exact */
+            most = fmax(most, fabs(nf->term[x->first + i].k.v));
+    return most;
+}
+
 static ref build(struct builder *b, int a)
 {
     struct pk_formula *f = b->p->f;
@@ -182,6 +196,10 @@ static ref build(struct builder *b, int a)
         if (r >= 0 && !b->arg && !isfinite(f->nf.node[r].k.v))
             parse_fail(b->p, PD_ERR_INVALID, f->ast[a].at, f->ast[a].length, "%s",
                        f->ast[a].op == AST_DIV ? "this divides by 0" : "this is no finite number");
+        if (r >= 0 && !b->arg && highest_integer_power(&f->nf, r) > COLLECTED)
+            parse_fail(b->p, PD_ERR_LIMIT, f->ast[a].at, f->ast[a].length,
+                       "this collects a power of %g; at most %d", highest_integer_power(&f->nf, r),
+                       COLLECTED);
         f->built[a] = r;
     }
     return f->built[a];

@@ -242,6 +242,11 @@ static int16_t emit_power(struct maker *m, int16_t b, struct num e)
     if (num_integer(e) && e.p <= 255)
         return e.p == 2 ? instruction(m, PK_FO_MUL, 0, b, b, 0)
                         : instruction(m, PK_FO_POWI, (int)e.p, b, 0, 0);
+    if (num_integer(e)) { /* b^(64 q + r): POWER takes no negative base */
+        int16_t most = emit_power(m, emit_power(m, b, num_of(64, 1)), num_of(e.p / 64, 1));
+
+        return e.p % 64 ? instruction(m, PK_FO_MUL, 0, most, emit_power(m, b, num_of(e.p % 64, 1)), 0) : most;
+    }
     if (e.q == 2 && e.p <= 255)
         return emit_power(m, instruction(m, PK_FO_SQRT, 0, b, 0, 0), num_of(e.p, 1));
     return instruction(m, PK_FO_POWER, 0, b, constant(m, e.v), 0);

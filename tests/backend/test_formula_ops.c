@@ -218,10 +218,12 @@ static void test_formula_ops_match_the_reference_with_other_row_functions(void *
         "where(rowsum(s) > 0, s^2/rowsum(s^2), relu(s)/n)",
         "relu(s - rowsum(s)/ni)^2/(1e-8 + rowsum(abs(s)))",
         "softplus(s)*(1 + j)/(2 + i)/rowsum(softplus(s))*(1+h/H+l/L)",
+        "s*(sin(s)^17)^16/(1 + rowsum(s^2))", /* an integer power of a negative number, beyond one instruction */
     };
     static const struct extra extras[] = {
         {.name = "causal", .dtype = PK_F64, .packed = true, .causal = true},
         {.name = "windows", .dtype = PK_F64, .windows = true},
+        {.name = "f32", .dtype = PK_F32},
         {.name = "bf16", .dtype = PK_BF16, .packed = true},
     };
 

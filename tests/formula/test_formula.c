@@ -228,6 +228,8 @@ static void test_formula_errors_name_the_character(void **state)
         {"s^0.5", 1, 1, "sign(s)*abs(s)^a"},
         {"s^a", 1, 1, "relu(s)^a"},
         {"s^65", 1, 1, "-64 to 64"},
+        {"((s^64)^64)^2", 11, 1, "power of 8192"},
+        {"(s^64)^-64/s", 10, 1, "power of 4097"},
         {"s/0", 1, 1, "divides by 0"},
         {"s/(2-1-1)", 1, 1, "divides by 0"},
         {"a", 0, 1, "does not depend on the logit"},
@@ -559,6 +561,39 @@ static void test_formula_too_long_for_a_program_is_an_error(void **state)
     assert_non_null(strstr(why.text, "128 instructions"));
     pk_formula_free(f);
     free(plan);
+}
+
+/* No instruction raises to more than 255, and pow is for bases that are not negative. */
+static void test_formula_large_integer_powers_keep_the_sign(void **state)
+{
+    static const struct {
+        const char *text;
+        double power;
+    } powers[] = {
+        {"s^64*s^63", 127},       {"(s^5)^51", 255},    {"(s^16)^16", 256},  {"s^64*s^64*s^64*s^64*s", 257},
+        {"((s^17)^15)^15", 3825}, {"(s^-16)^-17", 272}, {"(s^-19)^15", -285}};
+
+    (void)state;
+    for (size_t k = 0; k < sizeof powers / sizeof *powers; k++)
+        for (double s = -1.01; s < -0.95; s += 0.02) {
+            struct pk_formula *f = parse(powers[k].text);
+            struct pk_formula_plan *plan = malloc(sizeof *plan);
+            double at[PK_LEAVES] = {0}, r[PK_FORMULA_RESULTS];
+            const double want = pow(s, powers[k].power), rise = powers[k].power * pow(s, powers[k].power - 1);
+
+            assert_non_null(plan);
+            assert_int_equal(pk_formula_plan(f, plan, NULL), PD_OK);
+            for (int i = 0; i < plan->back.count; i++)
+                assert_int_not_equal(plan->back.code[i].op, PK_FO_POWER);
+            at[PK_LEAF_S] = s;
+            at[PK_LEAF_DA] = 1;
+            pk_formula_run(&plan->back, at, r);
+            if (!(fabs(r[0] - want) <= 1e-12 * fabs(want)) || !(fabs(r[1] - rise) <= 1e-12 * fabs(rise)))
+                fail_msg("'%s' at %g: %g, should be %g; slope %g, should be %g", powers[k].text, s, r[0],
+                         want, r[1], rise);
+            pk_formula_free(f);
+            free(plan);
+        }
 }
 
 static void test_formula_row_of_large_logits_is_stable(void **state)
@@ -905,6 +940,7 @@ int main(void)
         cmocka_unit_test(test_formula_table_is_all_that_a_function_needs),
         cmocka_unit_test(test_formula_value_and_slope_share_operations),
         cmocka_unit_test(test_formula_too_long_for_a_program_is_an_error),
+        cmocka_unit_test(test_formula_large_integer_powers_keep_the_sign),
         cmocka_unit_test(test_formula_row_of_large_logits_is_stable),
         cmocka_unit_test(test_formula_exponents_may_name_row_functions),
         cmocka_unit_test(test_formula_row_without_a_sum_is_zero),

@@ -67,11 +67,10 @@ static const char *divisor_text(const struct pk_formula *f, ref a)
     return "the divisor can become 0; a learned scalar stays above 0 as log or softplus";
 }
 
-static void warn(struct pk_formula *f, const double *at, struct pk_formula_report *r)
+static void warn(struct pk_formula *f, bool fails, struct pk_formula_report *r)
 {
     unsigned char seen[AST_NODES] = {0};
     struct nf *nf = &f->nf;
-    const bool fails = fails_somewhere(f, at);
 
     used(f, f->root_ast, 1, seen);
     for (int a = 0; a < f->n_ast; a++) {
@@ -117,13 +116,15 @@ void pk_formula_report(struct pk_formula *f, const double *leaf, struct pk_formu
     struct nf *nf = &f->nf;
     struct interval range = nf_interval(nf, f->root);
     double zeros[8] = {0}, a[8], at[PK_LEAVES];
+    const bool fails =
+        fails_somewhere(f, leaf); /* where a branch fails, the bounds do not say whether it is taken */
     bool even = true, odd = true;
 
     memset(ret, 0, sizeof *ret);
     memcpy(at, leaf, sizeof at);
     ret->lo = range.lo;
     ret->hi = range.hi;
-    ret->may_fail = range.fails;
+    ret->may_fail = range.fails || fails;
     ret->growth = NAN;
     ret->at_zero = NAN;
     if (pk_formula_row_value(f, leaf, zeros, NULL, nf->node[f->root].has_row ? 8 : 1, a, NULL) == PD_OK)
@@ -157,5 +158,5 @@ void pk_formula_report(struct pk_formula *f, const double *leaf, struct pk_formu
         if (fabs(ret->growth - round(ret->growth)) < 0.01)
             ret->growth = round(ret->growth);
     }
-    warn(f, leaf, ret);
+    warn(f, fails, ret);
 }

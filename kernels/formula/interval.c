@@ -73,20 +73,16 @@ struct interval iv_step(const struct fn_row *f, const struct interval *in)
     return r;
 }
 
-/* A branch may fail where it is not taken: x <= 0 need not hold for log(x) after x > 0. */
-static struct interval branch(struct interval x)
-{
-    x.fails = false;
-    return x;
-}
-
+/* A branch may fail where it is not taken: x <= 0 need not hold for log(x) after x > 0. A condition that is NaN chooses
+ * one of the branches. */
 struct interval iv_where(const struct fn_row *f, const struct interval *in)
 {
-    struct interval a = branch(in[1]), b = branch(in[2]);
+    const struct interval a = in[1], b = in[2];
     struct interval r = make(fmin(a.lo, b.lo), fmax(a.hi, b.hi));
 
     (void)f;
     r.nonzero = r.nonzero || (a.nonzero && b.nonzero);
+    r.fails = a.fails && b.fails;
     return r;
 }
 

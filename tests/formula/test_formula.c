@@ -753,6 +753,36 @@ static void test_formula_report_warns_of_what_can_fail(void **state)
     }
 }
 
+static void test_formula_report_of_branches_that_fail(void **state)
+{
+    static const struct {
+        const char *text;
+        bool fails;
+    } known[] = {{"where(s>0, 1/(s-1), 1/(s+1))", true},
+                 {"where(s>0, 1/(s-1), 1)", true},
+                 {"where(s>0, 1, log(s))", true},
+                 {"2*where(s>0, 1/(s-30), 1/(s+30))", true}, /* no sampled logit is a pole */
+                 {"where(s>0, 1/s, 0)", false},
+                 {"where(s>0, sqrt(s), 0)", false},
+                 {"where(log(s)>0, s, 1)", false},
+                 {"s^3/(1+abs(s))", false},
+                 {"exp(s)/(1+rowsum(exp(s)))", false}};
+    double leaf[PK_LEAVES];
+    struct pk_formula_report r;
+
+    (void)state;
+    for (int k = 0; k < PK_LEAVES; k++)
+        leaf[k] = 1;
+    for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
+        struct pk_formula *f = parse(known[k].text);
+
+        pk_formula_report(f, leaf, &r);
+        if (r.may_fail != known[k].fails)
+            fail_msg("'%s' %s fail", known[k].text, r.may_fail ? "may" : "cannot");
+        pk_formula_free(f);
+    }
+}
+
 static void test_formula_report_of_known_functions(void **state)
 {
     double leaf[PK_LEAVES];
@@ -945,6 +975,7 @@ int main(void)
         cmocka_unit_test(test_formula_exponents_may_name_row_functions),
         cmocka_unit_test(test_formula_row_without_a_sum_is_zero),
         cmocka_unit_test(test_formula_report_warns_of_what_can_fail),
+        cmocka_unit_test(test_formula_report_of_branches_that_fail),
         cmocka_unit_test(test_formula_report_of_known_functions),
         cmocka_unit_test(test_formula_forecast_of_measured_logits),
         cmocka_unit_test(test_formula_factor_is_the_scalar_that_scales_a),

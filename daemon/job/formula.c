@@ -304,6 +304,9 @@ void job_formula_check(struct job_ctx *c)
     if (a->n_for_scale == JOB_N_ROW)
         job_ctx_error(c, "/attention/n_for_scale",
                       "a formula names the keys of a row itself: ni; use a number here");
+    if (a->n_for_scale == JOB_N_NUMBER && a->n < 1 && !job_ctx_bad(c, "/attention/n_for_scale"))
+        job_ctx_error(c, "/attention/n_for_scale",
+                      "must be at least 1 with a formula, which relies on log(n) not being negative");
     err = job_formula_parse(c->g, &f, &fault);
     if (err == PD_ERR_NOMEM) {
         c->nomem = true;

@@ -191,6 +191,8 @@ static void test_checks_of_several_fields(void **state)
          "poly with a degree of 1 or 2"},
         {GPT, "/attention", "{\"activation\":\"poly\",\"degree\":2,\"form\":\"linear\",\"dropout\":0.1}",
          "#/attention/form", "no dropout"},
+        {VIT, "/attention", "{\"activation\":\"formula\",\"formula\":\"abs(log(n))*s\",\"n_for_scale\":0.5}",
+         "#/attention/n_for_scale", "at least 1 with a formula"},
         {VIT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"row\"}", "#/attention/n_for_scale",
          "needs causal attention"},
         {GPT, "/attention", "{\"activation\":\"sigmoid_bias\",\"n_for_scale\":\"row\"}",

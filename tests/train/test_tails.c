@@ -98,6 +98,28 @@ static void test_tails_that_have_no_value_are_not_numbers(void **state)
     assert_float_equal(t.ratio, 1, 0);
 }
 
+/* With NaN everywhere that a selection starts from, and beside infinity alone. */
+static void test_tails_of_entries_that_are_not_finite_are_counted_above(void **state)
+{
+    double g[] = {(double)NAN, 1, 0, (double)NAN, -3, 1e-17, (double)INFINITY, (double)NAN};
+    double infinite[200];
+    struct tails t;
+
+    (void)state;
+    tails_of(g, 8, &t);
+    assert_int_equal(t.count, 8);
+    assert_int_equal(t.zeros, 1);
+    assert_int_equal(t.below, 1);
+    assert_int_equal(t.above, 4);
+    assert_float_equal(t.bin[-TAILS_LOW * TAILS_DECADE], 1, 0);
+    assert_true(isnan(t.rms) && isnan(t.kurtosis) && isnan(t.hill) && isnan(t.ratio) && isnan(t.share));
+    for (int i = 0; i < 200; i++)
+        infinite[i] = i ? i : -(double)INFINITY;
+    tails_of(infinite, 200, &t);
+    assert_int_equal(t.above, 1);
+    assert_true(isinf(t.rms) && isnan(t.kurtosis) && isnan(t.hill) && isnan(t.ratio) && isnan(t.share));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -106,6 +128,7 @@ int main(void)
         cmocka_unit_test(test_tails_do_not_change_with_a_factor),
         cmocka_unit_test(test_tails_beyond_the_bins_are_counted_apart),
         cmocka_unit_test(test_tails_that_have_no_value_are_not_numbers),
+        cmocka_unit_test(test_tails_of_entries_that_are_not_finite_are_counted_above),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -285,27 +285,49 @@ static void test_full_disk_fails_checkpoints_not_steps(void **state)
     close_book(&b);
 }
 
+#define DIVERGING(diagnostics)                                                                               \
+    "{\"model\":{\"preset\":\"vit_micro\",\"width\":8,\"depth\":2,\"heads\":2,\"patch\":4},"                 \
+    "\"attention\":{\"activation\":\"poly\",\"degree\":3,\"scale\":\"none\",\"init_logit_std\":20},"         \
+    "\"data\":{\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\",\"train\":40,\"val\":10}},"          \
+    "\"diagnostics\":{\"every\":10" diagnostics "},\"resources\":{\"device\":\"cpu\"},"                      \
+    "\"train\":{\"steps\":200,\"batch\":8,\"nonfinite_limit\":4,"                                            \
+    "\"optimizer\":{\"name\":\"msgdw\",\"lr\":1e30},\"schedule\":{\"warmup_steps\":0}}}"
+
 static void test_raw_cube_with_huge_rate_diverges(void **state)
 {
-    static const char job[] =
-        "{\"model\":{\"preset\":\"vit_micro\",\"width\":8,\"depth\":2,\"heads\":2,\"patch\":4},"
-        "\"attention\":{\"activation\":\"poly\",\"degree\":3,\"scale\":\"none\",\"init_logit_std\":20},"
-        "\"data\":{\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\",\"train\":40,\"val\":10}},"
-        "\"diagnostics\":{\"every\":10},\"resources\":{\"device\":\"cpu\"},"
-        "\"train\":{\"steps\":200,\"batch\":8,\"nonfinite_limit\":4,\"optimizer\":{\"name\":\"msgdw\",\"lr\":"
-        "1e30},"
-        "\"schedule\":{\"warmup_steps\":0}}}";
     struct book b = {0};
     struct train_outcome out;
     struct pd_why why;
 
     (void)state;
-    assert_int_equal(run(job, &b, NULL, 2, &out, &why), PD_OK);
+    assert_int_equal(run(DIVERGING(""), &b, NULL, 2, &out, &why), PD_OK);
     assert_int_equal(out.result, TRAIN_DIVERGED);
     assert_int_equal(out.nonfinite, 4);
     assert_true(out.step < 200);
     assert_non_null(strstr(b.events, "nonfinite;"));
     assert_non_null(find(&b, "nonfinite", out.step));
+    close_book(&b);
+}
+
+/* Histograms after each of the first steps, of gradients whose entries are NaN. */
+static void test_histograms_of_a_gradient_that_is_not_finite(void **state)
+{
+    static const char *const keys[] = {"grad/kurtosis/w_q", "grad/hill/w_q", "grad/ratio/w_q",
+                                       "grad/top_share/w_q", "grad/layer_ratio/w_q"};
+    struct book b = {0};
+    struct train_outcome out;
+    struct pd_why why;
+
+    (void)state;
+    assert_int_equal(
+        run(DIVERGING(",\"histograms\":{\"at\":[0,0.005,0.01,0.015,0.02,0.025]}"), &b, NULL, 2, &out, &why),
+        PD_OK);
+    assert_int_equal(out.result, TRAIN_DIVERGED);
+    assert_in_range(out.step, 4, 5); /* the last of them has histograms */
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        assert_non_null(find(&b, keys[i], 0));
+        assert_null(find(&b, keys[i], out.step));
+    }
     close_book(&b);
 }
 
@@ -548,6 +570,7 @@ int main(void)
         T(test_flipped_bits_of_a_checkpoint_are_found),
         T(test_full_disk_fails_checkpoints_not_steps),
         T(test_raw_cube_with_huge_rate_diverges),
+        T(test_histograms_of_a_gradient_that_is_not_finite),
         T(test_checkpoint_on_request),
         T(test_text_learns_and_stops_bit_identically),
         T(test_plan_forecasts_bytes_and_steps),

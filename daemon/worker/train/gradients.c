@@ -283,7 +283,7 @@ static enum pd_err one_weight(struct gradients *g, enum model_weight w, double b
                                         [HILL] = t.hill,
                                         [RATIO] = t.ratio,
                                         [SHARE] = t.share,
-                                        [SPREAD] = least > 0 ? most / least : (double)NAN};
+                                        [SPREAD] = isfinite(t.rms) && least > 0 ? most / least : (double)NAN};
 
         for (int k = 0; k < NUMBERS; k++)
             if (isfinite(number[k]))

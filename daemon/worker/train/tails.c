@@ -46,10 +46,10 @@ static void count_bins(const double *size, int64_t count, struct tails *t)
             t->zeros++;
         else if (at < 0)
             t->below++;
-        else if (at >= TAILS_BINS)
-            t->above++;
-        else
+        else if (at < TAILS_BINS)
             t->bin[(int)at]++;
+        else /* NaN too: no comparison with it is true */
+            t->above++;
     }
 }
 
@@ -81,10 +81,12 @@ void tails_of(double *g, int64_t count, struct tails *t)
     t->rms = sqrt(squares / (double)count);
     t->kurtosis = two > 0 ? (double)count * four / (two * two) : (double)NAN;
     count_bins(g, count, t);
+    t->hill = t->ratio = t->share = (double)NAN;
+    if (!isfinite(squares)) /* NaN has no place in an order */
+        return;
     median = select_at(g, count, place(0.5, count));
     far = select_at(g, count, place(0.999, count));
     t->ratio = median > 0 ? far / median : (double)NAN;
-    t->hill = t->share = (double)NAN;
     if (top < count) {
         const double under = select_at(g, count, count - top - 1);
 

@@ -13,7 +13,7 @@
 struct tails {
     int64_t count;
     int64_t zeros;          /* exactly 0, in no bin */
-    int64_t below, above;   /* beyond the edges */
+    int64_t below, above;   /* beyond the edges; above: infinite and NaN too */
     double bin[TAILS_BINS]; /* bin i: 10^(TAILS_LOW + i / TAILS_DECADE) <= |g| < the next edge */
     double rms;             /* root of the mean square */
     double kurtosis;        /* fourth central moment over the square of the second; 3 for a normal */
@@ -26,5 +26,5 @@ struct tails {
 
 /* Computes the statistics of g[0 .. count - 1], count >= 1; reorders g. The largest 1 % are the largest count / 100
  * elements, at least one. The quantile q is the ceil(q count)-th smallest value. An undefined statistic (all values equal,
- * or 0) is NaN. */
+ * or 0) is NaN; if an element is not finite, all are but rms, which may be infinite. */
 void tails_of(double *g, int64_t count, struct tails *ret);

@@ -188,6 +188,28 @@ static void test_wrong_folders_are_refused_by_name(void **state)
     want_refused(&o, PD_ERR_DENIED, "leads outside");
 }
 
+/* A checkpoint could not be written, or would have another number of classes. */
+static void test_class_that_a_checkpoint_cannot_name_is_refused(void **state)
+{
+    struct data_options o = options("box/set");
+    struct data_set *set = NULL;
+
+    (void)state;
+    put_folder();
+    put_picture("set/train/caf\xe9/p.png", 9); /* Latin-1 */
+    want_refused(&o, PD_ERR_INVALID,
+                 "#/data/path: the folder of 'train/caf\xe9/p.png' is no name of a class: it is "
+                 "not UTF-8");
+    put_picture("lines/train/a\nb/p.png", 9);
+    o.path = "box/lines";
+    want_refused(&o, PD_ERR_INVALID, "is no name of a class: it holds a control character");
+    put_picture("words/train/caf\xc3\xa9 noir/p.png", 9);
+    put_picture("words/val/caf\xc3\xa9 noir/p.png", 9);
+    o.path = "box/words";
+    want_open(&o, &set);
+    data_free(set);
+}
+
 static void test_tiny_imagenet_notes_name_the_classes(void **state)
 {
     struct data_options o = options("box/tiny");
@@ -573,6 +595,10 @@ static void test_cifar_files_plain_and_gzip(void **state)
     assert_int_equal(((int32_t *)(void *)(all + n - 8))[0], 8);
     free(all);
     set = data_free(set);
+    put("c10/batches.meta.txt", "a\nb\nc\nd\ne\nf\ng\nh\ni\n\xe9\n\n", 21, false); /* Latin-1 */
+    want_open(&o, &set);
+    assert_null(data_info(set)->class_names);
+    set = data_free(set);
     o.path = "box/c10/data_batch_2.bin.gz";
     o.rule = DATA_SPLIT_COUNT;
     o.train_count = o.val_count = 1;
@@ -619,6 +645,7 @@ int main(void)
         T(test_folders_are_classes_in_byte_order),
         T(test_set_without_parts_wants_a_rule),
         T(test_wrong_folders_are_refused_by_name),
+        T(test_class_that_a_checkpoint_cannot_name_is_refused),
         T(test_tiny_imagenet_notes_name_the_classes),
         T(test_threads_and_starts_change_no_batch),
         T(test_archive_is_as_its_folder),

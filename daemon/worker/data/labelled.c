@@ -148,22 +148,12 @@ static enum pd_err find_label(struct reading *r, const struct data_row *row, uin
     return pd_buf_err(&r->names) == PD_OK ? PD_OK : pd_fail(why, PD_ERR_NOMEM, "no memory for the labels");
 }
 
-static bool has_control(const char *text, size_t len)
-{
-    for (size_t i = 0; i < len; i++)
-        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
-            return true;
-    return false;
-}
-
 static enum pd_err add_row(void *user, const struct data_row *row, struct pd_why *why)
 {
     struct reading *r = user;
-    const char *odd = !row->label_len                           ? "is empty"
-                      : row->label_len > LABEL_BYTES_MAX        ? "has more than 200 bytes"
-                      : has_control(row->label, row->label_len) ? "holds a control character"
-                      : data_text_foreign((const uint8_t *)row->label, row->label_len) ? "is not UTF-8"
-                                                                                       : NULL;
+    const char *odd = !row->label_len                    ? "is empty"
+                      : row->label_len > LABEL_BYTES_MAX ? "has more than 200 bytes"
+                                                         : data_class_odd(row->label, row->label_len);
     uint32_t label = 0;
     const char *text = row->text;
     size_t len = row->text_len;

@@ -457,6 +457,11 @@ enum pd_err data_pictures_classes(struct data_set *set, int64_t given[DATA_SPLIT
         if (part_of(p, item) == DATA_TRAIN &&
             (!high || compare_class(set->names[high - 1], strlen(set->names[high - 1]), class,
                                     item->class_len) != 0)) {
+            const char *odd = data_class_odd(class, item->class_len);
+
+            if (odd)
+                return pd_fail(why, PD_ERR_INVALID, "the folder of '%.200s' is no name of a class: it %s",
+                               data_picture_text(p, item), odd);
             if (high == DATA_CLASSES_MAX)
                 return pd_fail(why, PD_ERR_LIMIT, "more than %d classes", DATA_CLASSES_MAX);
             if ((size_t)high == size) {

@@ -231,6 +231,8 @@ PD_NODISCARD enum pd_err data_text_append(struct data_set *set, int fd, const ch
 bool data_text_begins(int fd, const char **ret_packing);
 /* The number of bytes that are not part of a valid UTF-8 sequence. */
 int64_t data_text_foreign(const uint8_t *text, size_t len);
+/* Why no class may have this name, as "is not UTF-8"; NULL: it may. Checkpoints store the names, one a line. */
+const char *data_class_odd(const char *name, size_t len);
 
 /* ---- sample.c ---- */
 

@@ -324,7 +324,7 @@ static enum pd_err read_names(int dir, struct data_set *set, struct pd_why *why)
     for (int i = 0; i < 10; i++) {
         size_t len = strcspn(at, "\r\n");
 
-        if (!len || len > 64)
+        if (!len || len > 64 || data_class_odd(at, len))
             goto none;
         set->names[i] = strndup(at, len);
         if (!set->names[i])

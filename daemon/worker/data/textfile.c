@@ -227,3 +227,11 @@ int64_t data_text_foreign(const uint8_t *text, size_t len)
     }
     return foreign;
 }
+
+const char *data_class_odd(const char *name, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f)
+            return "holds a control character";
+    return data_text_foreign((const uint8_t *)name, len) ? "is not UTF-8" : NULL;
+}

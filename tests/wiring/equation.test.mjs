@@ -107,6 +107,16 @@ test('/train/optimizer/name lbfgs: losses of its steps, states in its checkpoint
         await assert.rejects(rig.daemon.post('/api/v1/jobs?dry_run=1', merge(job, part)), message);
 });
 
+test('/train/start/optimizer: the one state of L-BFGS needs every parameter from the file', { timeout: 120000 }, async () => {
+    const make = start => equationJob({ train: { steps: 2, optimizer: { name: 'lbfgs', lr: 1 }, ...start && { start: { run: String(first), optimizer: true, ...start } } } });
+    const { run: { id: first }, checkpoints } = await rig.run(make(null)), part = await rig.daemon.submit(make({ reset: 'linear_out.0' })), row = await rig.daemon.reach(part.run, 'failed');
+    assert.match(row.reason, /#\/train\/start\/optimizer: the state of lbfgs is one of all parameters, and 'linear_out\.0\./);
+    assert.equal(row.attempts, 1);
+    const { series, run } = await rig.run(make({ checkpoint: 'last' }));
+    assert.equal(run.started_from.fields.reset, '0');
+    assert.ok(checkpoints.size > 0 && series.get('loss/train').size === 2);
+});
+
 test('presets have the parameters of the reference implementation', async () => {
     for (const [preset, count] of [['pinnsformer', 453561], ['pinn_micro', 33641]]) {
         const { plan } = await rig.daemon.post('/api/v1/jobs?dry_run=1', { model: { preset }, data: { dataset: 'pde_convection' }, train: { steps: 1 } });

@@ -73,6 +73,21 @@ test('/train/start/optimizer: a run goes on with its optimiser, for more steps a
     }
 });
 
+test('/train/start/optimizer: parameters that do not begin from the file, or were not trained there, have no moments', { timeout: 240000 }, async () => {
+    const { run: { id: run }, checkpoints } = await rig.run(base({ train: { freeze: 'patch_embed' } })), { tensors } = checkpoints.get(3), optimizer = true, applied = 3;
+    assert.ok(!tensors.has('optim.m.patch_embed.proj.weight'));
+    const start = more => ({ train: { steps: 2, start: { run: String(run), checkpoint: 'last', optimizer, ...more } } });
+    await holds(base(start({ reset: 'head.' })), begin(tensors, { reset: ['head.'], optimizer, applied })); // of the same shape
+    await holds(base(merge(start(), { model: { depth: 3 } })), begin(tensors, { optimizer, applied }));
+    for (const zero of [0, 1]) { // of another shape
+        const job = base(merge(start({ reset: 'patch_embed, pos_embed, blocks.1.' }), { model: { patch: 2 }, resources: { slots: 2 }, train: { zero } }));
+        await holds(job, begin(tensors, { reset: ['patch_embed', 'pos_embed', 'blocks.1.'], optimizer, applied }));
+    }
+    const narrow = await rig.daemon.submit(base(merge(start(), { train: { precision: 'fp32' } }))), refused = await rig.daemon.reach(narrow.run, 'failed');
+    assert.match(refused.reason, /#\/train\/start\/optimizer: the file does not have 'optim\.m\./);
+    assert.equal(refused.attempts, 1);
+});
+
 test('/train/start/reset: a head for other classes begins anew, where the document says so', { timeout: 120000 }, async () => {
     const { run: { id: run }, checkpoints } = await rig.run(base());
     const deeper = base({ model: { depth: 3 }, train: { steps: 2, start: { run: String(run), checkpoint: 'last', reset: 'head., norm' } } });
@@ -93,7 +108,9 @@ test('/train/start/sha256: a run begins with the very file that was there when i
     bytes[bytes.length - 1] ^= 1;
     writeFileSync(file, bytes);
     const again = base({ train: { steps: 1, start: document.train.start } }), { run: failed } = await rig.daemon.submit(again);
-    assert.match((await rig.daemon.reach(failed, 'failed')).reason, /has the digest/);
+    const other = await rig.daemon.reach(failed, 'failed');
+    assert.match(other.reason, /has the digest/);
+    assert.equal(other.attempts, 1, 'it will be no other file in another attempt');
     const refused = async (start, words) => assert.match(await rig.daemon.submit(base({ train: { start } })).then(() => 'accepted', error => String(error.message ?? error)), words);
     await refused({ run: String(run), checkpoint: 77 }, /no checkpoint at step 77/);
     await refused({ model: 'nowhere' }, /no model/);

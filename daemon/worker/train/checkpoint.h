@@ -34,6 +34,7 @@ struct train_state {
 struct train_tensor {
     struct data_st_tensor st;
     void *memory; /* the back end's; unused with st.data */
+    bool fresh;   /* a state that train.start does not set: zero, whatever its file has */
 };
 
 struct train_file_info {

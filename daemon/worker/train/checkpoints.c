@@ -52,20 +52,23 @@ struct checkpoints *checkpoints_close(struct checkpoints *c)
 
 /* ---- the start ---- */
 
-/* Rank 0: initial values, and over them what train.start names. */
-static enum pd_err begin(struct checkpoints *c, struct train_state *state, struct pd_why *why)
+/* Rank 0: initial values, and over them what train.start names; *ret_lasting: another attempt would find the same file. */
+static enum pd_err begin(struct checkpoints *c, struct train_state *state, bool *ret_lasting,
+                         struct pd_why *why)
 {
     enum pd_err err = trainer_begin(c->trainer, why);
 
     if (err != PD_OK || !c->session->config->train.start.present)
         return err;
     err = contents_start(c->contents, state, why);
+    *ret_lasting = pd_err_lasting(err);
     return err == PD_OK ? trainer_begin_averages(c->trainer, why) : err;
 }
 
 /* Rank 0: loads the first valid one of the given checkpoints, or starts from the
  * seed. */
-static enum pd_err load(struct checkpoints *c, struct train_state *state, struct pd_why *why)
+static enum pd_err load(struct checkpoints *c, struct train_state *state, bool *ret_lasting,
+                        struct pd_why *why)
 {
     const struct session *s = c->session;
     struct reporter *reporter = s->reporter;
@@ -91,7 +94,7 @@ static enum pd_err load(struct checkpoints *c, struct train_state *state, struct
         reporter_log(reporter, "checkpoint unusable, trying an older one: %s", reason.text);
     }
     reporter_event(reporter, "start", "step=0", "initial values from the seed");
-    return begin(c, state, why);
+    return begin(c, state, ret_lasting, why);
 }
 
 /* Rank 0's state and tensors to all. */
@@ -110,10 +113,13 @@ static enum pd_err share(struct checkpoints *c, struct train_state *state, struc
     return err == PD_OK ? contents_compare(c->contents, why) : err;
 }
 
-enum pd_err checkpoints_begin(struct checkpoints *c, struct train_state *state, struct pd_why *why)
+enum pd_err checkpoints_begin(struct checkpoints *c, struct train_state *state, bool *ret_lasting,
+                              struct pd_why *why)
 {
-    enum pd_err err = c->session->setup.rank == 0 ? load(c, state, why) : PD_OK;
+    enum pd_err err;
 
+    *ret_lasting = false;
+    err = c->session->setup.rank == 0 ? load(c, state, ret_lasting, why) : PD_OK;
     return err == PD_OK ? share(c, state, why) : err;
 }
 

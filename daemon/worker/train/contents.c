@@ -324,25 +324,77 @@ enum pd_err contents_read(struct contents *c, const char *path, struct train_sta
     return err;
 }
 
+/* An optimiser's state of the whole vector of parameters needs all of them from the file. */
+static enum pd_err check_whole(const struct train_setup *setup, const bool *taken, struct pd_why *why)
+{
+    for (size_t i = 0; setup->optim->searches && i < model_trained_count(setup->model); i++)
+        if (!taken[i])
+            return pd_fail(
+                why, PD_ERR_INVALID,
+                "#/train/start/optimizer: the state of %s is one of all parameters, and '%.80s' does not "
+                "begin from the file",
+                setup->optim->graph.name, model_param(setup->model, i)->name);
+    return PD_OK;
+}
+
+/* A state of the optimiser. It stays zero if its parameter does not begin from the file or has none there. */
+static enum pd_err start_state(struct contents *c, struct train_tensor *t, const char *param,
+                               const struct data_st *st, const bool *taken, struct pd_why *why)
+{
+    const struct session *s = c->session;
+    const struct data_st_tensor *from = data_st_find(st, t->st.name);
+    size_t i;
+
+    t->fresh = model_tensor_of(s->setup.model, param, &i) == MODEL_TENSOR_PARAM && (!from || !taken[i]);
+    if (t->fresh)
+        return PD_OK;
+    if (!from || from->dtype != t->st.dtype || from->bytes != t->st.bytes)
+        return pd_fail(
+            why, PD_ERR_INVALID,
+            "#/train/start/optimizer: the file does not have '%.80s' in the type and size of this run",
+            t->st.name);
+    if (!t->memory) /* another rank keeps it */
+        return PD_OK;
+    return s->api->upload(s->backend, t->memory, from->data, (size_t)from->bytes, why);
+}
+
+static enum pd_err start_optimiser(struct contents *c, const struct data_st *st, const bool *taken,
+                                   int64_t *ret_applied, struct pd_why *why)
+{
+    const struct train_setup *setup = &c->session->setup;
+    enum pd_err err = start_states(c->session, st, ret_applied, why);
+
+    if (err == PD_OK)
+        err = check_whole(setup, taken, why);
+    for (size_t i = model_param_count(setup->model); err == PD_OK && i < c->tensor_count; i++)
+        for (int k = 0; err == PD_OK && k < setup->optim->graph.states; k++) {
+            struct train_tensor *t = &c->tensors[i];
+            const size_t n = strlen(setup->optim->saved[k]);
+
+            if (!strncmp(t->st.name, setup->optim->saved[k], n))
+                err = start_state(c, t, t->st.name + n, st, taken, why);
+        }
+    return err;
+}
+
 enum pd_err contents_start(struct contents *c, struct train_state *ret, struct pd_why *why)
 {
     const struct session *s = c->session;
-    const size_t params = model_param_count(s->setup.model);
+    bool *taken = calloc(model_param_count(s->setup.model) + 1, sizeof *taken);
     struct data_st *st = NULL;
-    enum pd_err err = start_open(s, &st, why);
+    enum pd_err err =
+        taken ? start_open(s, &st, why) : pd_fail(why, PD_ERR_NOMEM, "no memory for the table of parameters");
 
     if (err == PD_OK)
-        err = start_params(s, trainer_store(c->trainer), st, why);
+        err = start_params(s, trainer_store(c->trainer), st, taken, why);
     if (err == PD_OK && s->config->train.start.optimizer)
-        err = start_states(s, st, &ret->applied_before, why);
-    for (size_t i = params; err == PD_OK && s->config->train.start.optimizer && i < c->tensor_count; i++)
-        if (!c->tensors[i].st.data && strncmp(c->tensors[i].st.name, "ema.", 4) != 0)
-            err = read_tensor(c, s->config->train.start.path, st, &c->tensors[i], why);
+        err = start_optimiser(c, st, taken, &ret->applied_before, why);
     if (err == PD_OK && s->setup.ranks > 1 && s->config->train.start.optimizer) {
         c->loaded = st;
         st = NULL; /* kept until contents_share */
     }
     data_st_free(st);
+    free(taken);
     return err;
 }
 

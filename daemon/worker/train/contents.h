@@ -22,8 +22,8 @@ PD_NODISCARD enum pd_err contents_write(struct contents *c, const char *path, co
 PD_NODISCARD enum pd_err contents_read(struct contents *c, const char *path, struct train_state *ret,
                                        struct pd_why *why);
 
-/* Copies parameters, and with train.start.optimizer the optimiser's states and ret->applied_before, from the file of
- * train.start, and reports missing and unused tensors (event started_from). Rank 0 only. */
+/* Copies parameters, and with train.start.optimizer their states of the optimiser and ret->applied_before, from the file of
+ * train.start, and reports missing and unused tensors (event started_from). States of other parameters stay zero. Rank 0 only. */
 PD_NODISCARD enum pd_err contents_start(struct contents *c, struct train_state *ret, struct pd_why *why);
 
 /* ---- several ranks; no effect with one rank ---- */

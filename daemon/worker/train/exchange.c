@@ -18,7 +18,7 @@ static enum pd_err hand_out(const struct session *s, const struct train_tensor *
     if (s->setup.rank == 0 && t->memory) {
         err = s->api->download(s->backend, host, t->memory, bytes, why);
     } else if (s->setup.rank == 0) {
-        const struct data_st_tensor *from = loaded ? data_st_find(loaded, t->st.name) : NULL;
+        const struct data_st_tensor *from = loaded && !t->fresh ? data_st_find(loaded, t->st.name) : NULL;
 
         if (from)
             memcpy(host, from->data, bytes);

@@ -197,7 +197,7 @@ static enum pd_err begin(const struct session *s, struct trainer *t, struct pd_w
     if (err == PD_OK && s->config->train.start.present) {
         err = start_open(s, &st, why);
         if (err == PD_OK)
-            err = start_params(s, trainer_store(t), st, why);
+            err = start_params(s, trainer_store(t), st, NULL, why);
         data_st_free(st);
     }
     if (err == PD_OK)

@@ -258,7 +258,7 @@ static void announce(struct run *r)
 }
 
 /* Parameters, states and everything that follows from the checkpoint that the run goes on from, if any. */
-static enum pd_err begin(struct run *r, struct pd_why *why)
+static enum pd_err begin(struct run *r, bool *ret_lasting, struct pd_why *why)
 {
     struct train_state state = {.best_step = -1,
                                 .loss_train = (double)NAN,
@@ -267,7 +267,7 @@ static enum pd_err begin(struct run *r, struct pd_why *why)
                                 .best_value = (double)NAN,
                                 .stop_best = (double)NAN,
                                 .score = (double)NAN};
-    enum pd_err err = checkpoints_begin(r->checkpoints, &state, why);
+    enum pd_err err = checkpoints_begin(r->checkpoints, &state, ret_lasting, why);
 
     if (err == PD_OK)
         err = trainer_copy(r->trainer, why);
@@ -297,11 +297,8 @@ static enum pd_err open_run(struct run *r, bool *ret_lasting, struct pd_why *why
         err = gradients_open(s, trainer_store(r->trainer), &r->gradients, why);
     if (err == PD_OK)
         err = checkpoints_open(s, r->trainer, &r->checkpoints, why);
-    if (err == PD_OK) {
-        err = begin(r, why);
-        if (err == PD_ERR_INVALID && s->config->train.start.present)
-            *ret_lasting = true; /* the file will not fit better in another attempt */
-    }
+    if (err == PD_OK)
+        err = begin(r, ret_lasting, why);
     if (err != PD_OK)
         return err;
     announce(r);

@@ -109,7 +109,7 @@ static const char *served_name(const char *name, bool averages)
 }
 
 enum pd_err start_params(const struct session *s, struct model_store *store, const struct data_st *st,
-                         struct pd_why *why)
+                         bool *ret_taken, struct pd_why *why)
 {
     const struct job_start *start = &s->config->train.start;
     const struct model *m = s->setup.model;
@@ -147,6 +147,8 @@ enum pd_err start_params(const struct session *s, struct model_store *store, con
         err = pd_fail(why, PD_ERR_INVALID, "#/train/start: the file has no parameter of this network");
     if (err == PD_OK)
         err = report(s, names, taken, why);
+    if (err == PD_OK && ret_taken)
+        memcpy(ret_taken, seen, model_param_count(m) * sizeof *seen);
     for (i = 0; i < 3; i++)
         pd_buf_done(&names[i].text);
     free(seen);

@@ -205,14 +205,16 @@ static enum pd_err lie(struct pk_comm *c, const void *from, void *to, int64_t co
     return err;
 }
 
-static void fails(enum pd_err (*how)(struct pk_comm *, const void *, void *, int64_t, enum pk_dtype, int,
-                                     void *, struct pd_why *),
-                  int at, enum pd_err theirs, const char *first_text, const char *last_text)
+/* The number of checkpoints that were reported. */
+static int fails(enum pd_err (*how)(struct pk_comm *, const void *, void *, int64_t, enum pk_dtype, int,
+                                    void *, struct pd_why *),
+                 int at, enum pd_err theirs, const char *first_text, const char *last_text)
 {
     struct book b = {0};
     struct train_outcome out;
     struct pd_why why = {""};
     enum pd_err err;
+    int written;
 
     clear();
     bad = *pk_comm_local();
@@ -228,7 +230,9 @@ static void fails(enum pd_err (*how)(struct pk_comm *, const void *, void *, int
     assert_int_equal(out.result, TRAIN_FAILED);
     if (!strstr(why.text, first_text) || (last_text && !strstr(last_rank_why, last_text)))
         fail_msg("rank 0 says '%s', rank 1 '%s'", why.text, last_rank_why);
+    written = b.written;
     close_book(&b);
+    return written;
 }
 
 static void test_the_death_of_a_rank_ends_the_run_and_is_named(void **state)
@@ -246,7 +250,10 @@ static void test_the_failure_of_a_rank_is_told_by_all(void **state)
 static void test_ranks_that_drift_apart_are_found_at_a_checkpoint(void **state)
 {
     (void)state;
-    fails(lie, 4, PD_ERR_CORRUPT, "rank 1: the parameters are not those of rank 0", "not those of rank 0");
+    assert_int_equal(fails(lie, 4, PD_ERR_CORRUPT, "the parameters of rank 1 are not those of rank 0",
+                           "the parameters of rank 1 are not those of rank 0"),
+                     0);
+    assert_int_equal(files(), 0); /* nor was one written */
 }
 
 int main(void)

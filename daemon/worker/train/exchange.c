@@ -47,8 +47,9 @@ enum pd_err exchange_share(const struct session *s, const struct train_tensor *t
 enum pd_err exchange_compare(const struct session *s, const struct train_tensor *tensors, size_t count,
                              struct pd_why *why)
 {
-    uint8_t mine[DIGEST_SHA256_BYTES], first[DIGEST_SHA256_BYTES];
+    uint8_t mine[DIGEST_SHA256_BYTES], first[DIGEST_SHA256_BYTES], other[DIGEST_SHA256_BYTES];
     struct digest_sha256 digest;
+    int differs = 0;
     enum pd_err err = PD_OK;
 
     if (!s->ranks)
@@ -66,11 +67,18 @@ enum pd_err exchange_compare(const struct session *s, const struct train_tensor 
         free(host);
     }
     digest_sha256_final(&digest, mine);
-    memcpy(first, mine, sizeof first);
-    if (err == PD_OK)
-        err = ranks_share(s->ranks, first, sizeof first, 0, why);
-    if (err == PD_OK && memcmp(first, mine, sizeof mine) != 0)
-        err = pd_fail(why, PD_ERR_CORRUPT, "the parameters are not those of rank 0");
+    /* Every rank sees every digest, so that all of them fail: rank 0 writes no file of a network that is not the same
+     * everywhere. */
+    for (int rank = 0; rank < s->setup.ranks && err == PD_OK; rank++) {
+        memcpy(other, mine, sizeof other);
+        err = ranks_share(s->ranks, other, sizeof other, rank, why);
+        if (rank == 0)
+            memcpy(first, other, sizeof first);
+        else if (!differs && memcmp(first, other, sizeof first) != 0)
+            differs = rank;
+    }
+    if (err == PD_OK && differs)
+        err = pd_fail(why, PD_ERR_CORRUPT, "the parameters of rank %d are not those of rank 0", differs);
     return err;
 }
 

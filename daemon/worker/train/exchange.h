@@ -11,7 +11,8 @@
  * checkpoint `loaded`; NULL: they are zero. A tensor with bytes in st.data is present on all ranks already. */
 PD_NODISCARD enum pd_err exchange_share(const struct session *s, const struct train_tensor *tensors,
                                         size_t count, const struct data_st *loaded, struct pd_why *why);
-/* Checks that the tensors, which each rank stores, are bitwise equal to those of rank 0; PD_ERR_CORRUPT otherwise. */
+/* Checks that the tensors, which each rank stores, are bitwise equal to those of rank 0; PD_ERR_CORRUPT on all ranks
+ * otherwise. */
 PD_NODISCARD enum pd_err exchange_compare(const struct session *s, const struct train_tensor *tensors,
                                           size_t count, struct pd_why *why);
 /* Copies the optimiser states that other ranks store to rank 0, into st.data; the tensors are those of a checkpoint,

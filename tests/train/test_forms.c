@@ -142,6 +142,28 @@ static void test_an_early_end_is_the_same_after_a_stop(void **state)
     check_random_stops(job, 4);
 }
 
+/* Matrices after step 0 and after the last, which is no multiple of the interval. */
+static void test_an_early_end_has_the_matrices_of_a_last_step(void **state)
+{
+    static const char job[] =
+        "{\"model\":{\"preset\":\"vit_micro\",\"width\":8,\"depth\":2,\"heads\":2,\"patch\":7},"
+        "\"data\":{\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\",\"train\":40,\"val\":11}},"
+        "\"diagnostics\":{\"every\":0,\"heatmaps\":{\"every\":100}},\"resources\":{\"device\":\"cpu\"},"
+        "\"train\":{\"steps\":24,\"batch\":8,\"eval_every\":3,\"stop\":{\"patience\":2,\"min_change\":9}}}";
+    struct book b = {0};
+    struct train_outcome out;
+    struct pd_why why;
+
+    (void)state;
+    if (run(job, &b, NULL, 1, &out, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    assert_non_null(strstr(b.events, "early_stop;"));
+    assert_int_equal(out.step, 9);
+    for (int64_t step = 0; step <= 24; step++)
+        assert_true((find(&b, "attn/entropy/2", step) != NULL) == (step == 0 || step == 9));
+    close_book(&b);
+}
+
 /* Activations of bf16 go on bit for bit as well, and end near where f32 does. */
 static void test_bf16_goes_on_after_a_stop_and_ends_near_f32(void **state)
 {
@@ -767,6 +789,7 @@ int main(void)
         T(test_steps_in_parts_go_on_after_a_stop),
         T(test_averages_go_on_after_a_stop),
         T(test_an_early_end_is_the_same_after_a_stop),
+        T(test_an_early_end_has_the_matrices_of_a_last_step),
         T(test_bf16_goes_on_after_a_stop_and_ends_near_f32),
         T(test_bf16_goes_on_as_it_began),
         T(test_activations_are_kept_where_asked_for_or_where_they_fit),

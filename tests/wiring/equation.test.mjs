@@ -163,20 +163,33 @@ for (const [name, make, more] of [['reaction', equationJob, {}], ['convection, a
         }
     });
 
+/** The matrices of an evaluation are those of the weights in its checkpoint. */
+function isSolution(job, { blobs, checkpoints }, step) {
+    const [times, places] = job.data.pde.test_grid, net = new Pinnsformer(checkpoints.get(step).tensors, settingsOf(job));
+    const [u, exact, error] = ['u', 'exact', 'error'].map(what => blobs.get(`pde/${what}@${step}`));
+    assert.deepEqual(u.meta, { shape: [times, places], dtype: 'f32', rows: { name: 't', low: 0, high: 1 }, columns: { name: 'x', low: 0, high: 1 } });
+    for (let a = 0; a < times; a++)
+        for (let b = 0; b < places; b++) {
+            const at = a * places + b, want = net.exact(b / (places - 1), a / (times - 1)), got = net.u(...net.sequence([times, places], a, b))[0];
+            for (const [one, value] of [[u, got], [exact, want], [error, Math.abs(got - want)]])
+                assert.ok(Math.abs(one.data[at] - value) < 2e-6, `step ${step}, time ${a}, place ${b}: ${one.data[at]}, reference ${value}`);
+        }
+}
+
+const stepsOf = ({ blobs }) => [...blobs.keys()].filter(key => key.startsWith('pde/u@')).map(key => Number(key.slice(6)));
+
 test('an evaluation leaves the solution, the exact one and the error as matrices', async () => {
-    const job = waveJob({ train: { steps: 60, eval_every: 2 } }), { blobs, checkpoints } = await rig.run(job), [times, places] = job.data.pde.test_grid;
-    const steps = [...blobs.keys()].filter(key => key.startsWith('pde/u@')).map(key => Number(key.slice(6)));
+    const job = waveJob({ train: { steps: 60, eval_every: 2 } }), got = await rig.run(job), steps = stepsOf(got);
     assert.deepEqual(steps, Array.from({ length: 15 }, (_, i) => 4 * (i + 1))); // of 30 evaluations at most 24, evenly
-    for (const step of [steps[0], steps.at(-1)]) {
-        const net = new Pinnsformer(checkpoints.get(step).tensors, settingsOf(job));
-        const [u, exact, error] = ['u', 'exact', 'error'].map(what => blobs.get(`pde/${what}@${step}`));
-        assert.deepEqual(u.meta, { shape: [times, places], dtype: 'f32', rows: { name: 't', low: 0, high: 1 }, columns: { name: 'x', low: 0, high: 1 } });
-        for (let a = 0; a < times; a++)
-            for (let b = 0; b < places; b++) {
-                const at = a * places + b, want = net.exact(b / (places - 1), a / (times - 1)), got = net.u(...net.sequence([times, places], a, b))[0];
-                for (const [one, value] of [[u, got], [exact, want], [error, Math.abs(got - want)]])
-                    assert.ok(Math.abs(one.data[at] - value) < 2e-6, `step ${step}, time ${a}, place ${b}: ${one.data[at]}, reference ${value}`);
-            }
+    for (const step of [steps[0], steps.at(-1)])
+        isSolution(job, got, step);
+});
+
+test('an early end leaves them for its last evaluation, of the weights even if averages decide', async () => {
+    for (const more of [{}, { ema: 0.5, stop: { metric: 'loss/val_ema' } }]) {
+        const job = waveJob({ train: merge({ steps: 60, eval_every: 2, stop: { patience: 2, min_change: 1e9 } }, more) }), got = await rig.run(job);
+        assert.deepEqual(stepsOf(got), [4, 6]);
+        isSolution(job, got, 6);
     }
 });
 

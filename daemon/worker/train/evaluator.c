@@ -272,23 +272,24 @@ static enum pd_err record(struct evaluator *e, int64_t step, const struct evalua
     return PD_OK;
 }
 
-/* A pass with the weights, and where averages are kept one with them. `step`: its matrices are handed over, if
- * it is one of those; -1: none. */
-static enum pd_err score(struct evaluator *e, const struct data_set *set, enum data_split part, int64_t step,
+/* A pass with the averages, where they are kept, then one with the weights, whose matrices are in the graph's outputs
+ * afterwards. */
+static enum pd_err score(struct evaluator *e, const struct data_set *set, enum data_split part,
                          struct evaluator_numbers *found, struct evaluator_numbers *average,
                          enum train_stop *ret_stop, struct pd_why *why)
 {
-    enum pd_err err = evaluator_score(e, set, part, found, ret_stop, why), back;
+    enum pd_err err = PD_OK, back;
 
-    if (err == PD_OK && *ret_stop == TRAIN_STOP_NONE && fields_due(e->session, step))
-        err = fields_send(e->session, &e->executable, why);
-    if (err != PD_OK || *ret_stop != TRAIN_STOP_NONE || !e->averages)
-        return err;
-    err = look_at(e, true, why);
-    if (err == PD_OK)
-        err = evaluator_score(e, set, part, average, ret_stop, why);
-    back = look_at(e, false, why);
-    return err == PD_OK ? back : err;
+    *ret_stop = TRAIN_STOP_NONE;
+    if (e->averages) {
+        err = look_at(e, true, why);
+        if (err == PD_OK)
+            err = evaluator_score(e, set, part, average, ret_stop, why);
+        back = look_at(e, false, why);
+        err = err == PD_OK ? back : err;
+    }
+    return err == PD_OK && *ret_stop == TRAIN_STOP_NONE ? evaluator_score(e, set, part, found, ret_stop, why)
+                                                        : err;
 }
 
 enum pd_err evaluator_run(struct evaluator *e, int64_t step, enum train_stop *ret_stop, struct pd_why *why)
@@ -298,13 +299,15 @@ enum pd_err evaluator_run(struct evaluator *e, int64_t step, enum train_stop *re
     enum pd_err err;
 
     e->due = true;
-    err = score(e, e->session->setup.set, DATA_VAL, step, &found, &average, &stop, why);
+    err = score(e, e->session->setup.set, DATA_VAL, &found, &average, &stop, why);
     if (err != PD_OK)
         return err;
     *ret_stop = stop;
     if (stop != TRAIN_STOP_NONE)
         return PD_OK;
     err = record(e, step, &found, &average, why);
+    if (err == PD_OK && fields_due(e->session, step, evaluator_waited(e)))
+        err = fields_send(e->session, &e->executable, why);
     e->due = err != PD_OK;
     return err;
 }
@@ -317,7 +320,7 @@ enum pd_err evaluator_test(struct evaluator *e, const struct train_eval *set, in
     const enum data_split part = set ? DATA_VAL : DATA_TEST; /* of a set that is only scored */
     struct evaluator_numbers found, average = {.number = {0}};
     char text[200], line[300], fields[200];
-    enum pd_err err = score(e, data, part, -1, &found, &average, ret_stop, why);
+    enum pd_err err = score(e, data, part, &found, &average, ret_stop, why);
 
     if (err != PD_OK || *ret_stop != TRAIN_STOP_NONE)
         return err;
@@ -345,13 +348,19 @@ int64_t evaluator_best_step(const struct evaluator *e)
     return e->best_step;
 }
 
+bool evaluator_waited(const struct evaluator *e)
+{
+    const struct job_stop *stop = &e->session->config->train.stop;
+
+    return stop->patience && e->stop_waited >= stop->patience;
+}
+
 bool evaluator_ends_early(struct evaluator *e, int64_t step)
 {
     const struct session *s = e->session;
-    const struct job_stop *stop = &s->config->train.stop;
     char text[200], fields[300];
 
-    if (!stop->patience || e->stop_waited < stop->patience)
+    if (!evaluator_waited(e))
         return false;
     snprintf(text, sizeof text,
              "%s was not better than %.6g in %lld evaluations: training ended at step %lld of %lld",

@@ -39,7 +39,8 @@ void evaluator_set_state(struct evaluator *e, const struct train_state *from);
 void evaluator_get_state(const struct evaluator *e, struct train_state *to);
 /* Call after a step: the current parameters have no score. */
 void evaluator_forget(struct evaluator *e);
-/* Runs the evaluation due after step `step`, and a second one with the averages, if the run has any. *ret_stop not NONE:
+/* Runs the evaluation due after step `step`, before it one with the averages, if the run has any, and reports the matrices
+ * that this step stores (fields.h). *ret_stop not NONE:
  * nothing was recorded, and the evaluation is still due. */
 PD_NODISCARD enum pd_err evaluator_run(struct evaluator *e, int64_t step, enum train_stop *ret_stop,
                                        struct pd_why *why);
@@ -50,5 +51,7 @@ PD_NODISCARD enum pd_err evaluator_test(struct evaluator *e, const struct train_
 /* Whether an evaluation was started and not finished. */
 bool evaluator_due(const struct evaluator *e);
 int64_t evaluator_best_step(const struct evaluator *e); /* -1: none */
-/* Whether train.stop.patience consecutive evaluations did not improve; reports the event if so. */
+/* Whether train.stop.patience consecutive evaluations did not improve, so that the run ends here. */
+bool evaluator_waited(const struct evaluator *e);
+/* The same; reports the event if so. */
 bool evaluator_ends_early(struct evaluator *e, int64_t step);

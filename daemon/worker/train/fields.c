@@ -5,15 +5,15 @@
 
 #include "kernels/base/json.h"
 
-bool fields_due(const struct session *s, int64_t step)
+bool fields_due(const struct session *s, int64_t step, bool last)
 {
     const struct train_setup *setup = &s->setup;
     const int64_t evaluations = (setup->steps + setup->eval_every - 1) / setup->eval_every,
                   each = (evaluations + FIELDS_MOST - 2) / (FIELDS_MOST - 1);
 
-    if (step < 0 || !setup->task->maps[0].key || setup->rank)
+    if (!setup->task->maps[0].key || setup->rank)
         return false;
-    return step == setup->steps || step / setup->eval_every % each == 0;
+    return last || step == setup->steps || step / setup->eval_every % each == 0;
 }
 
 static void put_axis(struct pd_buf *out, const char *key, const struct task_axis *axis)

@@ -83,7 +83,7 @@ static bool takes_maps(const struct run *r, int64_t at)
 {
     const struct train_setup *setup = &r->session.setup;
 
-    return r->maps && (at % setup->maps_every == 0 || at == setup->steps);
+    return r->maps && (at % setup->maps_every == 0 || at == setup->steps || evaluator_waited(r->evaluator));
 }
 
 static bool takes_probe(const struct run *r, int64_t at)

@@ -250,6 +250,52 @@ static void test_openblas(void **state)
     }
 }
 
+/* The average of a parameter that does not change, at a decay that f32 rounds. */
+static void test_average_of_a_constant_is_that_constant(void **state)
+{
+    enum { N = 19, STEPS = 5000 };
+    const struct pk_attr attr = {.optim = {.ema = 0.9999999, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8}};
+
+    (void)state;
+    for (int l = 0; l < 3; l++)
+        for (int d = 0; d < 2; d++) {
+            const double hyper[4] = {0, 1, 1, 1}, gate[2] = {1, 1};
+            struct pk_backend *b = rig_backend(rig_levels[l], NULL, 1);
+            struct pk_view p = rig_random(floats[d], PK_SHAPE(N), 0.5, 2),
+                           g = rig_random(floats[d], PK_SHAPE(N), -1, 1),
+                           m = rig_random(floats[d], PK_SHAPE(N), 0, 0),
+                           v = rig_random(floats[d], PK_SHAPE(N), 0, 0),
+                           average = rig_random(floats[d], PK_SHAPE(N), 0, 0),
+                           blended = rig_random(floats[d], PK_SHAPE(N), 0, 0);
+            struct pk_view in[] = {p,
+                                   g,
+                                   m,
+                                   v,
+                                   rig_values(floats[d], PK_SHAPE(4), hyper),
+                                   rig_values(floats[d], PK_SHAPE(2), gate),
+                                   average},
+                           out[] = {p, m, v, average}, from[] = {blended, p, in[5]};
+            const struct pk_call calls[] = {
+                {.op = PK_OP_ADAMW, .attr = &attr, .n_in = 7, .n_out = 4, .in = in, .out = out},
+                {.op = PK_OP_BLEND, .attr = &attr, .n_in = 3, .n_out = 1, .in = from, .out = from}};
+            const size_t bytes = N * pk_dtype_size(floats[d]);
+
+            if (!b)
+                continue;
+            memcpy(average.data, p.data, bytes);
+            memcpy(blended.data, p.data, bytes);
+            for (int i = 0; i < STEPS; i++)
+                assert_int_equal(pk_backend_cpu()->run(b, calls, 2, NULL), PD_OK);
+            for (int i = 0; i < N; i++) {
+                const double x = rig_get(p.data, floats[d], i), one = rig_get(average.data, floats[d], i),
+                             two = rig_get(blended.data, floats[d], i);
+
+                if (fabs(one - x) > 1e-6 * x || fabs(two - x) > 1e-6 * x)
+                    fail_msg("%s: averages %.9g and %.9g of the constant %.9g", rig_levels[l], one, two, x);
+            }
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -258,6 +304,7 @@ int main(void)
         cmocka_unit_test_teardown(test_bad_indices_are_errors, rig_reset),
         cmocka_unit_test_teardown(test_refusals, rig_reset),
         cmocka_unit_test_teardown(test_openblas, rig_reset),
+        cmocka_unit_test_teardown(test_average_of_a_constant_is_that_constant, rig_reset),
     };
 
     return cmocka_run_group_tests(tests, NULL, rig_close_all);

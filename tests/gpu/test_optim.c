@@ -397,12 +397,43 @@ static void test_what_does_not_go_together(void **state)
     let_go();
 }
 
+/* The average of a parameter that does not change, at a decay that f32 rounds. */
+static void test_average_of_a_constant_is_that_constant(void **state)
+{
+    enum { N = 37, STEPS = 5000 };
+    static const enum pk_op ops[] = {PK_OP_ADAMW, PK_OP_MSGDW, PK_OP_BLEND};
+
+    (void)state;
+    for (size_t k = 0; k < sizeof ops / sizeof ops[0]; k++) {
+        struct update *u = &update[0];
+        const int constant = is_step(ops[k]) ? 0 : 1;
+        float average[N];
+        int at;
+
+        make(ops[k], 0, N, 0, is_step(ops[k]));
+        at = is_step(ops[k]) ? u->call.n_in - 1 : 0;
+        u->attr.optim.ema = 0.9999999;
+        u->attr.optim.lr_mult = 0;
+        memcpy(begin[0][at], begin[0][constant], sizeof average);
+        reset(1, 1);
+        for (int i = 0; i < STEPS; i++)
+            run_calls(api, device, 1, false);
+        assert_int_equal(api->download(device, average, u->in[at].data, sizeof average, NULL), PD_OK);
+        for (int e = 0; e < N; e++)
+            if (fabsf(average[e] - begin[0][constant][e]) > 1e-6f * fabsf(begin[0][constant][e]))
+                fail_msg("operation %zu, element %d: %.9g is the average of the constant %.9g", k, e,
+                         (double)average[e], (double)begin[0][constant][e]);
+        let_go();
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_together_is_one_by_one),
         cmocka_unit_test(test_a_closed_gate_leaves_everything),
         cmocka_unit_test(test_what_does_not_go_together),
+        cmocka_unit_test(test_average_of_a_constant_is_that_constant),
     };
 
     return cmocka_run_group_tests(tests, open_all, close_all);

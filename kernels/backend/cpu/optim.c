@@ -9,17 +9,24 @@ struct job {
     const real *g;
     uint16_t *copy; /* of p in bf16, or NULL; never in f64 */
     int64_t count;
-    real lr, decay, clip, beta1, beta2, step, root2, eps, momentum, fresh, l2, ema, renewed;
+    real lr, decay, clip, beta1, beta2, step, root2, eps, momentum, fresh, l2, renewed;
     bool first, nesterov;
 };
+
+/* The next running average of p. As a sum of two products with weights that f32 rounds, an average of a constant would
+ * tend to another value. */
+INLINE vec renewed(const struct job *j, vec average, vec p)
+{
+    return average + (p - average) * j->renewed;
+}
 
 /* The running average of what p has become, n elements (0: a whole vector). */
 INLINE void average_vec(const struct job *j, int64_t i, vec p, int64_t n)
 {
     if (j->average && n)
-        vstn(j->average + i, vldn(j->average + i, n) * j->ema + p * j->renewed, n);
+        vstn(j->average + i, renewed(j, vldn(j->average + i, n), p), n);
     else if (j->average)
-        vst(j->average + i, vld(j->average + i) * j->ema + p * j->renewed);
+        vst(j->average + i, renewed(j, vld(j->average + i), p));
 }
 
 /* Elements i .. end-1 of what p has become, rounded to nearest even; a NaN stays one. */
@@ -43,7 +50,6 @@ static void kept_of(struct job *j, const struct pk_call *c)
         j->copy = c->in[c->n_in - 1].data;
     if (c->attr->optim.ema > 0) {
         j->average = c->in[c->n_in - 1 - c->attr->optim.copy].data;
-        j->ema = (real)c->attr->optim.ema;
         j->renewed = (real)(1 - c->attr->optim.ema);
     }
 }
@@ -230,22 +236,20 @@ static void blend_task(void *arg, int64_t task, int thread)
     int64_t end = cpu_min(j->count, (task + 1) * TASK), i = task * TASK;
 
     (void)thread;
-    if (j->ema == 0) {
+    if (j->renewed == 1) {
         memcpy(j->p + i, j->g + i, (size_t)(end - i) * sizeof(real));
         return;
     }
     for (; i + W <= end; i += W)
-        vst(j->p + i, vld(j->p + i) * j->ema + vld(j->g + i) * j->renewed);
+        vst(j->p + i, renewed(j, vld(j->p + i), vld(j->g + i)));
     if (i < end)
-        vstn(j->p + i, vldn(j->p + i, end - i) * j->ema + vldn(j->g + i, end - i) * j->renewed, end - i);
+        vstn(j->p + i, renewed(j, vldn(j->p + i, end - i), vldn(j->g + i, end - i)), end - i);
 }
 
 enum pd_err PK_FN(blend)(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
 {
-    struct job j = {.p = c->in[0].data,
-                    .count = view_count(&c->in[0]),
-                    .ema = (real)c->attr->optim.ema,
-                    .renewed = (real)(1 - c->attr->optim.ema)};
+    struct job j = {
+        .p = c->in[0].data, .count = view_count(&c->in[0]), .renewed = (real)(1 - c->attr->optim.ema)};
 
     (void)why;
     if (at(&c->in[2], 0) == 0)

@@ -27,7 +27,7 @@ struct group {
     const float *hyper, *gate; /* ACCUMULATE: hyper is `first`, no gate; BLEND: it is the gate */
     int64_t hyper_step, gate_step;
     double lr_mult, weight_decay;
-    float beta1, beta2, eps, momentum, fresh, ema, renewed;
+    float beta1, beta2, eps, momentum, fresh, renewed;
     bool nesterov, l2, cycled;
 };
 
@@ -110,7 +110,7 @@ template <int op> static __global__ void __launch_bounds__(THREADS) optim_kernel
     const struct tensor x = t.tensor[from];
     const struct group &s = t.group[x.group];
     const int64_t first = (int64_t)(blockIdx.x - x.first) * TILE + 4 * threadIdx.x;
-    const bool fresh = op == PK_OP_ACCUMULATE ? s.hyper[0] != 0 : op == PK_OP_BLEND && s.ema == 0;
+    const bool fresh = op == PK_OP_ACCUMULATE ? s.hyper[0] != 0 : op == PK_OP_BLEND && s.renewed == 1;
 
     if (op == PK_OP_BLEND && s.hyper[0] == 0)
         return;
@@ -151,7 +151,7 @@ template <int op> static __global__ void __launch_bounds__(THREADS) optim_kernel
                 continue;
             }
             if (op == PK_OP_BLEND) {
-                p[k][i] = fresh ? g[k][i] : p[k][i] * s.ema + g[k][i] * s.renewed;
+                p[k][i] = fresh ? g[k][i] : p[k][i] + (g[k][i] - p[k][i]) * s.renewed;
                 continue;
             }
             g[k][i] = g[k][i] * f.clip + p[k][i] * f.l2;
@@ -164,7 +164,7 @@ template <int op> static __global__ void __launch_bounds__(THREADS) optim_kernel
                 m[k][i] = f.first ? g[k][i] : m[k][i] * s.momentum + g[k][i] * s.fresh;
                 p[k][i] = p[k][i] - f.lr * (s.nesterov ? g[k][i] + s.momentum * m[k][i] : m[k][i]);
             }
-            average[k][i] = average[k][i] * s.ema + p[k][i] * s.renewed;
+            average[k][i] = average[k][i] + (p[k][i] - average[k][i]) * s.renewed;
         }
         pk_row_store(x.p, false, x.packs, at, 0, n, p[k]);
         if (steps(op) && x.copy)
@@ -195,7 +195,6 @@ static void group_of(const struct pk_call *c, struct group *g)
     memset(g, 0, sizeof *g); /* also what lies between the members: groups are compared as bytes */
     if (!steps(c->op)) {
         g->hyper = (const float *)c->in[2].data;
-        g->ema = (float)c->attr->optim.ema;
         g->renewed = (float)(1 - c->attr->optim.ema);
         return;
     }
@@ -213,7 +212,6 @@ static void group_of(const struct pk_call *c, struct group *g)
     g->eps = (float)c->attr->optim.eps;
     g->momentum = (float)c->attr->optim.momentum;
     g->fresh = (float)(1 - c->attr->optim.dampening);
-    g->ema = (float)c->attr->optim.ema;
     g->renewed = (float)(1 - c->attr->optim.ema);
     g->nesterov = c->attr->optim.nesterov;
     g->l2 = c->op == PK_OP_MSGDW && c->attr->optim.l2;

@@ -113,6 +113,56 @@ static void test_reruns_and_resumed_runs_of_ranks_are_equal_to_the_bit(void **st
     resume(4, ",\"zero\":1,\"optimizer\":{\"name\":\"msgdw\",\"lr\":0.05}");
 }
 
+/* ---- products of bf16 ---- */
+
+static pid_t first_rank;
+static bool others_have_products; /* as the other ranks have measured; rank 0 has the reference */
+
+static enum pd_err open_as_measured(const struct pk_host *host, int device, int threads,
+                                    struct pk_backend **ret, struct pd_why *why)
+{
+    enum pd_err err = pk_backend_cpu()->open(host, device, threads, ret, why);
+
+    return err == PD_OK ? pk_cpu_bf16_hold(*ret, others_have_products && getpid() != first_rank, why) : err;
+}
+
+static void test_ranks_multiply_as_rank_0_does(void **state)
+{
+    const char *text = job(2, POLY, ",\"precision\":\"bf16\"");
+    struct pk_backend_api cpu = *pk_backend_cpu();
+    struct pk_backend *b = NULL;
+    struct train_outcome out;
+    struct pd_why why = {""};
+    uint8_t *bytes[2]; /* of the last checkpoint: weights in f32 */
+    size_t len[2];
+    bool both;
+
+    (void)state;
+    assert_int_equal(pk_backend_cpu()->open(NULL, 0, 1, &b, &why), PD_OK);
+    both = pk_cpu_bf16_hold(b, true, &why) == PD_OK;
+    pk_backend_cpu()->close(b);
+    if (!both)
+        skip(); /* there is the reference alone */
+    first_rank = getpid();
+    cpu.open = open_as_measured;
+    run_api = &cpu;
+    for (int i = 0; i < 2; i++) {
+        struct book book = {0};
+
+        clear();
+        others_have_products = i;
+        if (run_ranks(2, text, &book, NULL, &out, &why) != PD_OK)
+            fail_msg("%s", why.text);
+        read_whole(out.latest_path, &bytes[i], &len[i]);
+        close_book(&book);
+    }
+    run_api = NULL;
+    assert_int_equal(len[0], len[1]);
+    assert_memory_equal(bytes[0], bytes[1], len[0]);
+    free(bytes[0]);
+    free(bytes[1]);
+}
+
 /* A checkpoint holds the whole state, whoever kept it: any number of ranks goes on from it. */
 static void test_a_checkpoint_is_gone_on_from_by_another_number_of_ranks(void **state)
 {
@@ -261,6 +311,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_make_the_course_of_one_process),
         cmocka_unit_test(test_reruns_and_resumed_runs_of_ranks_are_equal_to_the_bit),
+        cmocka_unit_test(test_ranks_multiply_as_rank_0_does),
         cmocka_unit_test(test_a_checkpoint_is_gone_on_from_by_another_number_of_ranks),
         cmocka_unit_test(test_who_counts_other_ranks_is_refused),
         cmocka_unit_test(test_a_cancelled_run_ends_on_every_rank),

@@ -53,6 +53,21 @@ static enum pd_err hold_bf16(struct session *s, struct pd_why *why)
     return PD_OK;
 }
 
+/* All ranks compute bf16 products as rank 0, which alone reads checkpoints and stores the choice in them: each has
+ * measured for itself. */
+static enum pd_err share_bf16(struct session *s, struct pd_why *why)
+{
+    char note[200];
+    int64_t products;
+    enum pd_err err;
+
+    if (!s->ranks || !session_cpu_bf16(s))
+        return PD_OK;
+    products = pk_cpu_bf16_of(s->backend, note, sizeof note);
+    err = ranks_agree(s->ranks, &products, why);
+    return err == PD_OK && s->setup.rank > 0 ? pk_cpu_bf16_hold(s->backend, products != 0, why) : err;
+}
+
 /* Whether activations are kept: as rank 0 decides, for all. A resumed run does as its checkpoint says, because the two
  * round differently in bf16. */
 static enum pd_err choose_recompute(struct session *s, struct pd_why *why)
@@ -135,6 +150,8 @@ enum pd_err session_open(struct session *s, bool *ret_lasting, struct pd_why *wh
         err = ranks_open(&s->dirs->ranks, s->setup.ranks, s->api, s->backend, &s->ranks, why);
     if (err == PD_OK)
         ranks_lend(s->ranks, &s->lent);
+    if (err == PD_OK)
+        err = share_bf16(s, why);
     if (err == PD_OK)
         err = choose_recompute(s, why);
     if (err == PD_OK && s->setup.teacher.model)

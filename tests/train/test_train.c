@@ -460,6 +460,45 @@ static void test_a_plan_too_large_names_an_accumulation(void **state)
         }
 }
 
+#define MIXING(more, accumulation)                                                                           \
+    "{\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"digits_gen\",\"augment\":{\"mixup\":0."   \
+    "8" more "}},\"train\":{\"steps\":2,\"batch\":96,\"accumulation\":" accumulation                         \
+    "},\"resources\":{\"device\":\"cpu\"}}"
+
+/* The number of parts that the plan names if there are `memory` bytes; ret_total: what the document itself needs. */
+static int64_t parts_named(const char *json, int64_t memory, int64_t *ret_total)
+{
+    struct job_config *config = NULL;
+    struct pd_buf plan;
+    struct pd_why why = {""};
+    int64_t parts;
+
+    if (job_config_load(json, strlen(json), &config, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    pd_buf_init(&plan, 0);
+    assert_int_equal(train_plan(config, NULL, NULL, 0, NULL, memory, &plan, &why), PD_OK);
+    *ret_total = number(&plan, "\"total_bytes\":");
+    parts = number(&plan, "\"accumulated\":{\"accumulation\":");
+    job_config_free(config);
+    pd_buf_done(&plan);
+    return parts;
+}
+
+/* Parts of 3 images have no partners, and parts of 8 no groups of 12. */
+static void test_an_accumulation_that_is_named_is_accepted(void **state)
+{
+    int64_t sixteen, total;
+
+    (void)state;
+    assert_int_equal(parts_named(MIXING("", "16"), 0, &sixteen), -1);
+    assert_int_equal(parts_named(MIXING("", "1"), sixteen, &total), 16);
+    assert_int_equal(parts_named(MIXING("", "1"), sixteen - 1, &total), 48);
+    assert_int_equal(parts_named(MIXING("", "1"), 1, &total), 48);
+    (void)parts_named(MIXING("", "48"), 0, &total);
+    assert_int_equal(parts_named(MIXING(",\"mix_group\":12", "2"), 1, &total), 8);
+    (void)parts_named(MIXING(",\"mix_group\":12", "8"), 0, &total);
+}
+
 static void test_a_step_is_counted(void **state)
 {
     const struct pk_peaks peaks = {1e15, 1e12};
@@ -575,6 +614,7 @@ int main(void)
         T(test_text_learns_and_stops_bit_identically),
         T(test_plan_forecasts_bytes_and_steps),
         T(test_a_plan_too_large_names_an_accumulation),
+        T(test_an_accumulation_that_is_named_is_accepted),
         T(test_a_step_is_counted),
         T(test_the_parts_of_a_step_multiply_what_the_whole_does),
         T(test_missing_data_fails_with_the_reason),

@@ -113,16 +113,26 @@ enum pd_err train_recompute_choose(struct train_setup *s, const struct job_confi
     return err;
 }
 
+/* What divides every part of a batch that the checks of documents accept (job: data.augment.mix_group): groups of mixed
+ * images are even, or of the size that the document names. One that equals the part is taken for the default. */
+static int64_t part_unit(const struct train_setup *s)
+{
+    const int64_t group = s->options.mix_group;
+
+    return !group ? 1 : group == s->options.batch ? 2 : group;
+}
+
 /* The plan with more accumulation: the first of some that fits, else the last. */
 static enum pd_err put_accumulated(struct train_setup *s, const struct pk_backend_api *api,
                                    int64_t memory_bytes, struct pd_buf *b, struct pd_why *why)
 {
-    int64_t each = s->batch / s->ranks, before = s->parts, found = 0;
+    const int64_t each = s->batch / s->ranks, unit = part_unit(s), most = each / unit;
+    int64_t before = s->parts, found = 0;
     struct forecast f = {.total = 0};
     enum pd_err err = PD_OK;
 
-    for (int64_t n = before + 1; n <= each && n <= 4096 && err == PD_OK; n++) {
-        if (each % n || (n < 2 * before && n < each))
+    for (int64_t n = before + 1; n <= most && n <= 4096 && err == PD_OK; n++) {
+        if (each % (n * unit) || (n < 2 * before && n < most))
             continue;
         train_setup_divide(s, n);
         err = forecast(s, api, &f, why);

@@ -692,7 +692,7 @@ const struct job_metric job_metrics[] = {
      .better = JOB_METRIC_LESS,
      .group = JOB_METRIC_SYSTEM,
      .text = "Share of a step that rank 0 spent waiting for the all-reduce: the other ranks are slower, or "
-             "share its processors.",
+             "share its processors. Not measured with NCCL, where GPUs wait by themselves.",
      .source = "Clock of rank 0, share of the steps' time.",
      .written = ranks},
     {.key = "data_bad",

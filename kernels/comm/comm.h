@@ -80,7 +80,7 @@ struct pk_comm_api {
     enum pd_err (*barrier)(struct pk_comm *c, void *stream, struct pd_why *why);
     /* Fails if enqueued work has failed (a peer died); otherwise PD_OK. */
     enum pd_err (*check)(struct pk_comm *c, struct pd_why *why);
-    /* Total time in microseconds that calls waited for other ranks; 0 if unknown. */
+    /* Total time in microseconds that calls waited for other ranks; negative if it is not measured. */
     int64_t (*waited_us)(const struct pk_comm *c);
 };
 

@@ -43,6 +43,7 @@ static int sums(int rank, int ranks, const void *id)
     RANK_CHECK(x[1] == 54);
     RANK_CHECK(nccl->barrier(c, NULL, &why) == PD_OK);
     RANK_CHECK(nccl->check(c, &why) == PD_OK);
+    RANK_CHECK(nccl->waited_us(c) < 0); /* not measured */
     RANK_CHECK(nccl->all_reduce(c, x, x, 1, PK_U8, -1, NULL, &why) == PD_ERR_INVALID);
     nccl->close(c);
     return 0;

@@ -52,6 +52,7 @@ static void on_metrics(void *user, const struct train_point *points, size_t coun
         if (timing(points[i].key)) {
             if (!strcmp(points[i].key, "mem/arena"))
                 b->arena = points[i].value;
+            b->comm_waits += !strcmp(points[i].key, "comm/wait");
             assert_true(points[i].value > 0 || !strcmp(points[i].key, "data_wait") ||
                         !strcmp(points[i].key, "comm/wait"));
             continue;
@@ -207,7 +208,7 @@ enum pd_err run(const char *json, struct book *book, const char *start, int thre
 
 enum pd_err others = PD_OK;
 char last_rank_why[512];
-const struct pk_comm_api *others_comm;
+const struct pk_comm_api *others_comm, *first_comm;
 
 enum pd_err run_ranks(int ranks, const char *json, struct book *book, const char *start,
                       struct train_outcome *out, struct pd_why *why)
@@ -239,6 +240,7 @@ enum pd_err run_ranks(int ranks, const char *json, struct book *book, const char
             _exit((int)err);
         }
     }
+    r.comm = first_comm ? first_comm : r.comm;
     err = run_as(&r, json, book, start, 1, out, why);
     for (int i = 1; i < ranks; i++) {
         int status;

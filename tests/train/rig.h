@@ -64,6 +64,7 @@ struct book {
     int64_t unrecorded; /* checkpoints from this step on are not recorded, until they are waited for; 0 = all
                            are */
     int waits;
+    int comm_waits; /* points of comm/wait */
 };
 
 enum pd_err run(const char *json, struct book *book, const char *start, int threads,
@@ -76,8 +77,8 @@ enum pd_err run_ranks(int ranks, const char *json, struct book *book, const char
                       struct train_outcome *out, struct pd_why *why);
 extern enum pd_err others;
 extern char last_rank_why[512]; /* the last rank's sentence */
-/* What the other ranks are (tests of failures change it); NULL: pk_comm_local. */
-extern const struct pk_comm_api *others_comm;
+/* What the other ranks are (tests of failures change it), and rank 0; NULL: pk_comm_local. */
+extern const struct pk_comm_api *others_comm, *first_comm;
 void close_book(struct book *b);
 const struct point *find(const struct book *b, const char *key, int64_t step);
 /* Files in the run's folder, and forgetting them. */

@@ -223,6 +223,34 @@ static void test_a_cancelled_run_ends_on_every_rank(void **state)
     close_book(&b);
 }
 
+static int64_t unmeasured(const struct pk_comm *c)
+{
+    (void)c;
+    return -1;
+}
+
+static void test_waiting_is_reported_where_it_is_measured(void **state)
+{
+    struct pk_comm_api comm = *pk_comm_local();
+    struct train_outcome out;
+    struct pd_why why;
+    enum pd_err err;
+
+    (void)state;
+    comm.waited_us = unmeasured;
+    for (int i = 0; i < 2; i++) {
+        struct book b = {0};
+
+        clear();
+        first_comm = i ? &comm : NULL;
+        err = run_ranks(2, job(2, "", ""), &b, NULL, &out, &why);
+        first_comm = NULL;
+        assert_int_equal(err, PD_OK);
+        assert_true((b.comm_waits > 0) == !i);
+        close_book(&b);
+    }
+}
+
 /* ---- a rank that fails ---- */
 
 static struct pk_comm_api bad;
@@ -315,6 +343,7 @@ int main(void)
         cmocka_unit_test(test_a_checkpoint_is_gone_on_from_by_another_number_of_ranks),
         cmocka_unit_test(test_who_counts_other_ranks_is_refused),
         cmocka_unit_test(test_a_cancelled_run_ends_on_every_rank),
+        cmocka_unit_test(test_waiting_is_reported_where_it_is_measured),
         cmocka_unit_test(test_the_death_of_a_rank_ends_the_run_and_is_named),
         cmocka_unit_test(test_the_failure_of_a_rank_is_told_by_all),
         cmocka_unit_test(test_ranks_that_drift_apart_are_found_at_a_checkpoint),

@@ -274,12 +274,13 @@ static void push_means(struct reporter *r, int64_t now)
 {
     const struct reporter_meter *m = &r->meter;
     const double per_step = r->busy_us / (double)r->busy_steps;
+    const int64_t comm_us = m->comm ? m->comm_api->waited_us(m->comm) : -1;
 
     reporter_push(r, "step_ms", per_step / 1000);
     push_use(r, now);
     reporter_push(r, "data_wait", share_waited(r, data_loader_waited_us(m->loader), &r->data_waited_us));
-    if (m->comm)
-        reporter_push(r, "comm/wait", share_waited(r, m->comm_api->waited_us(m->comm), &r->comm_waited_us));
+    if (comm_us >= 0)
+        reporter_push(r, "comm/wait", share_waited(r, comm_us, &r->comm_waited_us));
     reporter_push(r, m->throughput, (double)m->units * 1e6 / per_step);
     reporter_push(r, "sys/flops", m->step_flop * 1e6 / per_step);
     if (m->peak_flops > 0)

@@ -22,7 +22,7 @@ struct job_config;
  *   every step            loss/train  lr  grad/norm (before clipping), and the task's: acc/train (images)
  *   about twice a second  step_ms  samples_per_s or tokens_per_s  (means since the last report)
  *                         data_wait (share of that time in which a step waited for its batch, 0..1)
- *                         comm/wait (the same for other ranks, with several ranks)
+ *                         comm/wait (the same for other ranks, with several ranks; not with NCCL)
  *                         sys/flops (FLOP per second in matrix products and attention of this rank, without
  *                         recomputation)
  *                         sys/utilisation (sys/flops divided by sys/peak_flops; on a GPU)

@@ -95,7 +95,7 @@ enum wire_tag {
     WIRE_TAG_KEY = 23, /* text: metrics: defines the next key index (see wire_points); event kind; blob key */
     WIRE_TAG_POINTS = 24,   /* packed points of 28 bytes: u32 key index, i64 step, i64 time us, f64 value */
     WIRE_TAG_BYTES = 25,    /* u64; log_offset, checkpoint_written */
-    WIRE_TAG_DIGEST = 26,   /* text, SHA-256 in hex; checkpoint_written, blob */
+    WIRE_TAG_DIGEST = 26,   /* text, SHA-256 in hex; checkpoint_written, blob; assign: of each CHECKPOINT */
     WIRE_TAG_TEXT = 27,     /* text; event, bye, infer_result (error sentence) */
     WIRE_TAG_PAIR = 28,     /* text "key=value"; repeated; event */
     WIRE_TAG_GRACE_US = 29, /* u64; cancel, drain */

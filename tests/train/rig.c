@@ -10,11 +10,18 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon/digest/digest.h"
 #include "daemon/worker/data/philox.h"
 #include "kernels/comm/comm.h"
 
 char folder[64], checkpoints[128];
 struct data_root root = {"box", folder};
+
+/* What polyd knows of files, the newest last. */
+static struct {
+    char path[400], digest[DIGEST_SHA256_HEX_SIZE];
+} recorded[512];
+static size_t recorded_count;
 
 int setup(void **state)
 {
@@ -23,6 +30,7 @@ int setup(void **state)
     if (!mkdtemp(folder))
         return -1;
     snprintf(checkpoints, sizeof checkpoints, "%s/run", folder);
+    recorded_count = 0;
     return 0;
 }
 
@@ -89,11 +97,24 @@ static void on_progress(void *user, int64_t step, int64_t total)
     assert_true(step <= total);
 }
 
+const char *recorded_digest(const char *path)
+{
+    for (size_t i = recorded_count; i-- > 0;)
+        if (!strcmp(recorded[i].path, path))
+            return recorded[i].digest;
+    return "";
+}
+
 static void on_checkpoint(void *user, const struct train_checkpoint_info *info)
 {
     struct book *b = user;
     struct stat s;
 
+    if (!b->lost) {
+        assert_true(recorded_count < sizeof recorded / sizeof *recorded);
+        snprintf(recorded[recorded_count].path, sizeof recorded->path, "%s", info->path);
+        digest_hex(info->sha256, sizeof info->sha256, recorded[recorded_count++].digest);
+    }
     b->written++;
     b->written_best += info->best;
     snprintf(b->last_path, sizeof b->last_path, "%s", info->path);
@@ -138,7 +159,7 @@ const struct pk_backend_api *run_api;
 #define STARTS_MAX 64
 struct starts {
     char paths[STARTS_MAX][400];
-    const char *items[STARTS_MAX];
+    const char *items[STARTS_MAX], *digests[STARTS_MAX];
 };
 
 static int newest_first(const void *a, const void *b)
@@ -163,8 +184,10 @@ static size_t starts_from(const char *start, struct starts *s)
     if (d)
         closedir(d);
     qsort(s->paths, n, sizeof s->paths[0], newest_first);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         s->items[i] = s->paths[i];
+        s->digests[i] = recorded_digest(s->paths[i]);
+    }
     return n;
 }
 
@@ -186,6 +209,7 @@ static enum pd_err run_as(const struct train_ranks *ranks, const char *json, str
                                     .roots = &root,
                                     .root_count = 1,
                                     .starts = starts.items,
+                                    .start_digests = starts.digests,
                                     .start_count = book->from_seed ? 0 : starts_from(start, &starts),
                                     .threads = threads,
                                     .ranks = *ranks};
@@ -290,6 +314,7 @@ void clear(void)
 
     snprintf(command, sizeof command, "rm -rf '%s'", checkpoints);
     assert_int_equal(system(command), 0);
+    recorded_count = 0;
 }
 
 void read_whole(const char *path, uint8_t **ret, size_t *ret_len)

@@ -65,6 +65,7 @@ struct book {
                            are */
     int waits;
     int comm_waits; /* points of comm/wait */
+    bool lost;      /* polyd does not hear of checkpoints */
 };
 
 enum pd_err run(const char *json, struct book *book, const char *start, int threads,
@@ -81,6 +82,8 @@ extern char last_rank_why[512]; /* the last rank's sentence */
 extern const struct pk_comm_api *others_comm, *first_comm;
 void close_book(struct book *b);
 const struct point *find(const struct book *b, const char *key, int64_t step);
+/* The digest that polyd has recorded of this file; "": none. Runs get it with the name of the file. */
+const char *recorded_digest(const char *path);
 /* Files in the run's folder, and forgetting them. */
 size_t files(void);
 void clear(void);

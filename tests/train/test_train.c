@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon/digest/digest.h"
 #include "kernels/base/file.h"
 #include "kernels/graph/roofline.h"
 #include "tests/train/rig.h"
@@ -108,6 +109,56 @@ static void test_killed_run_goes_on_from_its_last_checkpoint(void **state)
     assert_memory_equal(&out.best_value, &want.best_value, sizeof(double));
     close_book(&b);
     close_book(&whole);
+}
+
+static int64_t saved_step(const char *path, bool *ret_eval_due)
+{
+    struct data_st *st = NULL;
+    struct train_state saved = {.step = -1};
+    struct pd_why why;
+
+    if (train_checkpoint_open(path, &st, &saved, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    data_st_free(st);
+    *ret_eval_due = saved.eval_due;
+    return saved.step;
+}
+
+/* A run that is stopped within an evaluation saves its step, and again after the evaluation. If it is killed before polyd
+ * hears of the second file, the next attempt reports it. */
+static void test_file_that_was_written_again_unheard_is_reported(void **state)
+{
+    struct book first = {.stop_after_calls = 7, .how = TRAIN_STOP_CHECKPOINT}, killed = {.lost = true}, next;
+    char path[1024], before[DIGEST_SHA256_HEX_SIZE], hex[DIGEST_SHA256_HEX_SIZE];
+    struct train_outcome out;
+    struct pd_why why;
+    bool due;
+
+    (void)state;
+    assert_int_equal(run(DIGITS(PLAIN), &first, NULL, 2, &out, &why), PD_OK);
+    assert_int_equal(out.result, TRAIN_STOPPED);
+    snprintf(path, sizeof path, "%s", first.last_path);
+    assert_int_equal(saved_step(path, &due), 7);
+    assert_true(due);
+    snprintf(before, sizeof before, "%s", recorded_digest(path));
+    killed.stop_after_calls = 3; /* those of the evaluation */
+    killed.how = TRAIN_STOP_CANCEL;
+    assert_int_equal(run(DIGITS(PLAIN), &killed, path, 2, &out, &why), PD_OK);
+    assert_int_equal(saved_step(path, &due), 7);
+    assert_true(!due && killed.written == 1);
+    assert_string_equal(recorded_digest(path), before);
+    for (int i = 0; i < 2; i++) { /* once: then polyd knows */
+        next = (struct book){.stop_after_calls = 1, .how = TRAIN_STOP_CANCEL};
+        assert_int_equal(run(DIGITS(PLAIN), &next, path, 2, &out, &why), PD_OK);
+        assert_non_null(strstr(next.events, "resume;"));
+        assert_int_equal(next.written, i ? 0 : 1);
+        assert_int_equal(digest_file_hex(path, hex, &why), PD_OK);
+        assert_string_equal(recorded_digest(path), hex);
+        assert_string_not_equal(hex, before);
+        close_book(&next);
+    }
+    close_book(&first);
+    close_book(&killed);
 }
 
 static void test_corrupt_checkpoint_falls_back_and_says_so(void **state)
@@ -602,6 +653,7 @@ int main(void)
         T(test_run_says_everything_it_promises),
         T(test_resume_is_bit_identical_at_random_stops),
         T(test_killed_run_goes_on_from_its_last_checkpoint),
+        T(test_file_that_was_written_again_unheard_is_reported),
         T(test_corrupt_checkpoint_falls_back_and_says_so),
         T(test_run_goes_on_from_named_checkpoints_only),
         T(test_newest_recorded_checkpoint_is_not_removed),

@@ -1,6 +1,9 @@
 // A run that was stopped and went on computes what one computes that never stopped: held against the reference, which
 // knows of no stop.
 import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
+import { readFileSync, writeFileSync } from 'node:fs';
+import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { until } from '../lib/daemon.mjs';
 import { Rig, agree, imageJob, merge, nystromJob, swinJob, xcitJob } from './rig.mjs';
@@ -44,6 +47,28 @@ test('a run that was paused and resumed', { timeout: 120000 }, async () => {
     await rig.daemon.post(`/api/v1/jobs/${jobId}/resume`);
     const run = await holds(id, job);
     assert.equal(run.attempts, 2);
+});
+
+/** As if the worker had ended between writing the file again and its report: another file, whole by its own digest. */
+function writtenAgain(file) {
+    const bytes = readFileSync(file), key = '"polyd.sha256":"', at = bytes.indexOf(key) + key.length;
+    bytes[bytes.length - 8] ^= 1;
+    bytes.fill('0', at, at + 64);
+    bytes.write(createHash('sha256').update(bytes).digest('hex'), at);
+    writeFileSync(file, bytes);
+    return createHash('sha256').update(bytes).digest('hex');
+}
+
+test('a file that polyd has another digest of is recorded again when a run resumes from it', { timeout: 120000 }, async () => {
+    const { run: id } = await rig.daemon.submit(long({ train: { checkpoint_every: { steps: 1000 } } })), { job_id: jobId } = await reach(id, 3);
+    await rig.daemon.post(`/api/v1/jobs/${jobId}/pause`);
+    await until('the pause', async () => (await now(id)).state === 'paused', { every: 10 });
+    const list = async () => (await rig.daemon.get(`/api/v1/runs/${id}/checkpoints`)).checkpoints, [{ step, digest }] = await list();
+    const again = writtenAgain(path.join(rig.daemon.stateDir, 'runs', String(id), 'checkpoints', `step-${String(step).padStart(12, '0')}.safetensors`));
+    assert.notEqual(again, digest);
+    await rig.daemon.post(`/api/v1/jobs/${jobId}/resume`);
+    await rig.daemon.reach(id, 'succeeded');
+    assert.equal((await list()).filter(one => one.step === step).sort((a, b) => Number(a.id) - Number(b.id)).at(-1).digest, again);
 });
 
 test('a Swin that was paused and resumed', { timeout: 120000 }, async () => {

@@ -123,6 +123,7 @@ struct train_dirs kind_dirs(struct attempt *a, struct kind_folders *f)
     struct train_dirs dirs = {.roots = f->roots,
                               .root_count = (size_t)a->assign->root_count,
                               .starts = a->assign->starts,
+                              .start_digests = a->assign->digests,
                               .start_count = (size_t)a->assign->start_count,
                               .threads = a->assign->threads,
                               .checkpoints = f->checkpoints};

@@ -53,7 +53,8 @@ struct link_assign {
     const char *store;      /* identity of polyd's database; "" = not given */
     const char *checkpoint; /* NULL = from scratch */
     int64_t checkpoint_step;
-    const char *starts[LINK_STARTS_MAX]; /* `checkpoint`, then alternatives in case it is damaged */
+    const char *starts[LINK_STARTS_MAX];  /* `checkpoint`, then alternatives in case it is damaged */
+    const char *digests[LINK_STARTS_MAX]; /* as polyd has recorded them, hex; "" = unknown */
     int start_count;
     const char *model;  /* "name/version", serving */
     const char *digest; /* of the checkpoint, hex; "" = unknown */

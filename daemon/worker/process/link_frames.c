@@ -44,8 +44,10 @@ static void take_assign(struct link *l, const uint8_t *p, size_t len)
             break;
         case WIRE_TAG_CHECKPOINT:
             text = store_text(&at, &f);
-            if (a->start_count < LINK_STARTS_MAX)
+            if (a->start_count < LINK_STARTS_MAX) {
+                a->digests[a->start_count] = "";
                 a->starts[a->start_count++] = text;
+            }
             a->checkpoint = a->starts[0];
             break;
         case WIRE_TAG_STORE:
@@ -56,6 +58,8 @@ static void take_assign(struct link *l, const uint8_t *p, size_t len)
             break;
         case WIRE_TAG_DIGEST:
             a->digest = store_text(&at, &f);
+            if (a->start_count)
+                a->digests[a->start_count - 1] = a->digest;
             break;
         case WIRE_TAG_DATA_ROOT:
             text = store_text(&at, &f);

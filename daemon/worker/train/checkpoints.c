@@ -4,7 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "daemon/digest/digest.h"
 #include "daemon/worker/train/contents.h"
 #include "daemon/worker/train/retention.h"
 #include "kernels/base/clock.h"
@@ -50,7 +52,40 @@ struct checkpoints *checkpoints_close(struct checkpoints *c)
     return NULL;
 }
 
+/* Reports the file of this state. */
+static void report_written(const struct checkpoints *c, const char *path, const struct train_state *state,
+                           const struct train_file_info *file)
+{
+    const struct session *s = c->session;
+    struct train_checkpoint_info info = {.path = path,
+                                         .step = state->step,
+                                         .bytes = file->bytes,
+                                         .best = state->best_step == state->step,
+                                         .metric = s->setup.best_metric,
+                                         .value = state->score};
+
+    memcpy(info.sha256, file->sha256, sizeof info.sha256);
+    if (s->host->checkpoint_written)
+        s->host->checkpoint_written(s->host->user, &info);
+}
+
 /* ---- the start ---- */
+
+/* Rank 0: what was resumed from is reported if polyd has recorded another file under its name. */
+static void report_unrecorded(const struct checkpoints *c, size_t n, const struct train_state *state)
+{
+    const struct train_dirs *dirs = c->session->dirs;
+    const char *recorded = dirs->start_digests ? dirs->start_digests[n] : "";
+    char hex[DIGEST_SHA256_HEX_SIZE];
+    struct train_file_info file;
+    struct stat st;
+
+    if (*recorded && digest_file_hex(dirs->starts[n], hex, NULL) == PD_OK && strcmp(hex, recorded) != 0 &&
+        digest_unhex(hex, file.sha256, sizeof file.sha256) && stat(dirs->starts[n], &st) == 0) {
+        file.bytes = (uint64_t)st.st_size;
+        report_written(c, dirs->starts[n], state, &file);
+    }
+}
 
 /* Rank 0: initial values, and over them what train.start names; *ret_lasting: another attempt would find the same file. */
 static enum pd_err begin(struct checkpoints *c, struct train_state *state, bool *ret_lasting,
@@ -85,6 +120,7 @@ static enum pd_err load(struct checkpoints *c, struct train_state *state, bool *
             reporter_log(reporter, "resume from %s at step %lld", start, (long long)state->step);
             c->saved_step = state->step;
             retention_resumed(c->retention, state->step);
+            report_unrecorded(c, n, state);
             return PD_OK;
         }
         if (err == PD_ERR_CONFLICT || err == PD_ERR_VERSION || err == PD_ERR_NOMEM)
@@ -176,7 +212,6 @@ void checkpoints_outdate(struct checkpoints *c)
 static enum pd_err write_file(struct checkpoints *c, const struct train_state *state, struct pd_why *why)
 {
     const struct session *s = c->session;
-    struct train_checkpoint_info info = {0};
     struct train_file_info file;
     char path[1024];
     enum pd_err err;
@@ -187,15 +222,7 @@ static enum pd_err write_file(struct checkpoints *c, const struct train_state *s
     if (err != PD_OK)
         return err;
     retention_add(c->retention, state->step, state->score);
-    info.path = path;
-    info.step = state->step;
-    info.bytes = file.bytes;
-    memcpy(info.sha256, file.sha256, sizeof info.sha256);
-    info.best = state->best_step == state->step;
-    info.metric = s->setup.best_metric;
-    info.value = state->score;
-    if (s->host->checkpoint_written)
-        s->host->checkpoint_written(s->host->user, &info);
+    report_written(c, path, state, &file);
     /* One more than asked for while training: should the newest be damaged, there is one to fall back to. */
     retention_prune(c->retention, s->config->train.keep_latest + 1, false);
     return PD_OK;

@@ -143,6 +143,9 @@ struct train_dirs {
     /* The checkpoints to resume from: the first that is not damaged (event checkpoint_fallback if it is not the first of
      * the list). If none is usable, the run starts from the seed. Other files in `checkpoints` are never used. */
     const char *const *starts;
+    /* SHA-256 of each, in hex, as polyd has recorded it; NULL or "": unknown. A file with another digest is reported
+     * again: it was written again, and the worker ended before polyd heard of it. */
+    const char *const *start_digests;
     size_t start_count;
     int threads;       /* CPU threads; 0: the document's /resources/threads */
     const char *state; /* base of the paths of train.start and of a teacher; NULL: none */

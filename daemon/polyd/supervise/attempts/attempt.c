@@ -300,6 +300,7 @@ static bool choose_checkpoint(void *ctx, const struct store_checkpoint *c)
         free(a->starts[--a->start_count].path);
     memmove(&a->starts[at + 1], &a->starts[at], (size_t)(a->start_count - at) * sizeof *a->starts);
     a->starts[at] = (struct att_start){.path = strdup(c->path), .step = c->step};
+    snprintf(a->starts[at].digest, sizeof a->starts[at].digest, "%s", c->digest);
     a->start_count++;
     return a->starts[at].path != NULL;
 }
@@ -489,8 +490,10 @@ static void put_assign(struct attempts *s, struct att *a, struct conn *c)
     snprintf(dir, sizeof dir, "%s/runs/%lld", workers_state_dir(s->workers), (long long)a->run);
     wire_put_text(conn_out(c), WIRE_TAG_RUN_DIR, dir);
     wire_put_text(conn_out(c), WIRE_TAG_STORE, store_writer_uuid(loop_writer(s->loop)));
-    for (int i = 0; i < a->start_count; i++) /* the first, or where it is damaged the next */
+    for (int i = 0; i < a->start_count; i++) { /* the first, or where it is damaged the next */
         wire_put_text(conn_out(c), WIRE_TAG_CHECKPOINT, a->starts[i].path);
+        wire_put_text(conn_out(c), WIRE_TAG_DIGEST, a->starts[i].digest);
+    }
     if (a->start_count)
         wire_put_u64(conn_out(c), WIRE_TAG_STEP, (uint64_t)a->start_step);
     wire_put_u32(conn_out(c), WIRE_TAG_RESTARTS, (uint32_t)(a->n - 1));

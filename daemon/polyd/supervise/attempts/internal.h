@@ -58,6 +58,7 @@ struct att {
     struct att_start {
         char *path;
         int64_t step;
+        char digest[STORE_DIGEST_HEX];
     } starts[STARTS_MAX]; /* the checkpoints that it may resume from, newest first */
     int start_count;
     int64_t start_step;

@@ -656,7 +656,7 @@ static enum pd_err gather(struct pk_backend *b, const struct fast *from, bool be
     return PD_OK;
 }
 
-static enum pd_err no_room(const struct pk_backend *b, struct pd_why *why)
+static enum pd_err too_much_shared(const struct pk_backend *b, struct pd_why *why)
 {
     return pd_fail(
         why, PD_ERR_UNSUPPORTED,
@@ -677,7 +677,7 @@ template <int P> static enum pd_err apply(struct pk_backend *b, const struct fas
             break;
     }
     if (bytes > b->shared_most)
-        return no_room(b, why);
+        return too_much_shared(b, why);
     PK_CUDA_TRY(att_room(b, (const void *)apply_kernel<P>, bytes));
     PK_LAUNCH((apply_kernel<P>),
               dim3((unsigned)(j.a.batch * j.a.heads), 1, (unsigned)cuda_div_up(j.rows, rows)),
@@ -701,7 +701,7 @@ template <int P> static enum pd_err turn(struct pk_backend *b, const struct fast
             break;
     }
     if (bytes > b->shared_most)
-        return no_room(b, why);
+        return too_much_shared(b, why);
     PK_CUDA_TRY(att_room(b, (const void *)turn_kernel<P>, bytes));
     PK_LAUNCH((turn_kernel<P>),
               dim3((unsigned)(j.a.batch * j.a.heads), 1, (unsigned)cuda_div_up(j.rows, rows)),

@@ -382,4 +382,26 @@ describe('charts', { skip, timeout: 240000 }, () => {
         assert.match(page.url(), new RegExp(`off=${runs[0]}`));
         await browser.close(page);
     });
+
+    test('test_e2e_comparison_without_a_run_drops_an_answer_about_it_that_comes_late', async () => {
+        const runs = [];
+        for (const key of ['first', 'second'])
+            runs.push(await made(daemon, key, [1, 2, 3].map(step => ({ key, step, value: step }))));
+        const page = await browser.open(`${daemon.url}/#/compare?runs=${runs.join(',')}`);
+        await page.locator('[data-panel="second"] canvas').waitFor();
+        let release;
+        const held = new Promise(resolve => { release = resolve; });
+        await page.route(`**/runs/${runs[0]}/metrics`, route => held.then(() => route.continue()));
+        const asks = page.waitForRequest(request => request.url().endsWith(`/runs/${runs[0]}/metrics`));
+        await page.getByLabel('Find panels').fill('first|second');
+        await asks;
+        await page.getByRole('button', { name: `Take run ${runs[0]} out` }).click();
+        const answer = page.waitForResponse(response => response.url().includes(`/runs/${runs[1]}/series`));
+        release();
+        await (await answer).finished();
+        await page.locator('[data-panel="first"]').waitFor({ state: 'hidden' });
+        assert.equal(await page.locator('[data-panel="second"]:visible').count(), 1);
+        assert.equal(await page.locator('.member').count(), 1);
+        await browser.close(page);
+    });
 });

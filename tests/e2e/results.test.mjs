@@ -269,6 +269,40 @@ describe('results', { skip }, () => {
         await browser.close(page);
     });
 
+    test('test_e2e_sweep_keeps_the_choice_of_now_when_an_earlier_answer_comes_late', async () => {
+        const page = await browser.open('about:blank', { origin: full.url });
+        /* The answers to the first question for curves, and to that for differences, wait. */
+        let curves, differences;
+        const [firstCurves, firstDifferences] = [new Promise(resolve => { curves = resolve; }), new Promise(resolve => { differences = resolve; })];
+        await page.route('**/sweep/curves?**', async route => {
+            const of = new URL(route.request().url()).searchParams, loss = of.get('key') === 'loss/val';
+            if (!loss)
+                await firstCurves;
+            await route.fulfill({ json: { curves: [{ point: Number(of.get('point')), values: { '/attention/k': 10 }, data: [1, 2, 3].map(x => ({ x, n: 3, mean: loss ? 1.5 : .25, sd: .01 })) }] } });
+        });
+        await page.route('**/sweep?**baseline=2**', route => firstDifferences.then(() => route.continue()));
+        await page.goto(`${full.url}/#/jobs/1?metric=acc/val`);
+        await page.locator('.scatter a').first().waitFor();
+        await page.getByLabel('Metric').selectOption('loss/val');
+        const plot = page.locator('[data-panel="loss/val"] .chart-plot');
+        await plot.locator('canvas').waitFor();
+        const late = async (/** @type {RegExp} */ what, release) => {
+            const answer = page.waitForResponse(response => what.test(response.url()));
+            release();
+            await (await answer).finished();
+            await page.evaluate(() => new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(resolve))));
+        };
+        await late(/sweep\/curves.*key=acc/, curves);
+        assert.match(await plot.getAttribute('aria-label'), /^loss\/val over training: .* 1\.5(00)? at step 3/);
+        const compared = () => page.locator('.sweep-table tbody tr').evaluateAll(rows => rows.map(row => row.querySelectorAll('td div').length > 0));
+        await page.getByLabel('Differences from').selectOption('2');
+        await page.getByLabel('Differences from').selectOption('3');
+        await until('differences from the fourth', async () => (await compared())[2]);
+        await late(/sweep\?.*baseline=2/, differences);
+        assert.deepEqual((await compared()).slice(2, 4), [true, false]);
+        await browser.close(page);
+    });
+
     test('test_e2e_job_is_written_checked_and_submitted', async () => {
         const page = await browser.open(`${empty.url}/#/submit`, { quiet: /422/ });
         await page.getByText('Valid.').waitFor();

@@ -315,25 +315,50 @@ export function compareView(context) {
             }, null, 1)], { type: 'application/json' }), 'compare.json') } }, icon('download'), 'JSON'));
     }
 
+    let busy = false;
+    let again = false;
+
     async function refresh() {
-        if (ids.length === 0) {
+        if (busy) {
+            again = true;
+            return;
+        }
+        busy = true;
+        try {
+            do {
+                again = false;
+                await load();
+            } while (again && !signal.aborted);
+        } finally {
+            busy = false;
+        }
+    }
+
+    async function load() {
+        const asked = ids; // of other runs meanwhile, this answer is dropped
+        if (asked.length === 0) {
             setText(summary, '');
             fill(actions);
             fill(place, h('div', { class: 'card' }, stateBox('empty', 'Nothing to compare yet', 'Select runs in the table and choose “Compare”. Or start with a run’s number:', adder, h('a', { class: 'button', href: '#/' }, 'Back to runs'))));
             return;
         }
         try {
-            const lists = await Promise.all(ids.map(id => listSeries(id, signal)));
-            ids.forEach((id, i) => series.set(id, lists[i]));
+            const lists = await Promise.all(asked.map(id => listSeries(id, signal)));
+            if (asked !== ids)
+                return;
+            asked.forEach((id, i) => series.set(id, lists[i]));
             for (const id of [...series.keys()])
-                if (!ids.includes(id))
+                if (!asked.includes(id))
                     series.delete(id);
             const headline = ['loss/val', 'loss/train', 'acc/val', 'ppl/val', 'samples_per_s', 'tokens_per_s', 'mem/peak'].filter(key => lists.some(list => list.some(s => s.key === key)));
-            comparison = await compareRuns(ids, { all: true, metrics: headline }, signal);
+            const got = await compareRuns(asked, { all: true, metrics: headline }, signal);
+            if (asked !== ids)
+                return;
+            comparison = got;
             drawControls();
             if (!content.isConnected)
                 fill(place, content);
-            setText(summary, `${ids.length} run${ids.length === 1 ? '' : 's'}, ${comparison.differing} setting${comparison.differing === 1 ? '' : 's'} differ`);
+            setText(summary, `${asked.length} run${asked.length === 1 ? '' : 's'}, ${comparison.differing} setting${comparison.differing === 1 ? '' : 's'} differ`);
             drawTables();
             bar.last = lists.reduce((most, list) => Math.max(most, ...list.map(s => s.step ?? 0)), 0);
             const wanted = wantedPanels().filter(panel => bar.fits(panel));
@@ -361,14 +386,14 @@ export function compareView(context) {
             draw();
             const keys = wanted.flatMap(p => (p.layered ? [`${p.id}/${layer}`] : p.keys));
             const buckets = Math.round(Math.min(600, Math.max(100, grid.clientWidth / 2)));
-            await Promise.all(ids.map(async id => {
+            await Promise.all(asked.map(async id => {
                 const have = new Set(series.get(id)?.map(s => s.key));
                 const got = await loadCurves(id, keys.filter(key => have.has(key)), { buckets, range: bar.range, span: bar.last }, signal);
                 curves.set(id, new Map(got.map(curve => [curve.key, curve])));
             }));
             draw();
         } catch (error) {
-            if (isAbort(error))
+            if (isAbort(error) || asked !== ids)
                 return;
             if (!content.isConnected || !comparison)
                 fill(place, h('div', { class: 'card' }, failedBox(error, 'The comparison', () => refresh())));

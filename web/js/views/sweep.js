@@ -50,6 +50,7 @@ export function sweepView(context) {
     /** @type {string[]} */
     let keys = [];
     const unfolded = new Set();
+    let turn = 0, drawing = 0; // answers to an older question are dropped
 
     const title = h('h1', null, `Job ${id}`);
     const badge = h('span');
@@ -392,10 +393,12 @@ export function sweepView(context) {
     }
 
     async function drawCurves() {
-        if (!sweep || !metric)
+        const mine = ++drawing;
+        const key = metric;
+        if (!sweep || !key)
             return;
         // The best combinations, in the order of the table, are as many as one can tell apart.
-        const about = describe(metric);
+        const about = describe(key);
         const sign = sweep.mode === 'min' ? 1 : -1;
         const ranked = sweep.table.filter(row => row.metrics[sweep?.metric ?? '']?.mean !== null && row.metrics[sweep?.metric ?? '']).sort((a, b) =>
             sign * (/** @type {number} */ (a.metrics[sweep?.metric ?? ''].mean) - /** @type {number} */ (b.metrics[sweep?.metric ?? ''].mean)));
@@ -405,21 +408,23 @@ export function sweepView(context) {
             return;
         }
         try {
-            const curves = await readSweepCurves(id, { key: metric, x: 'step', points, buckets: 200, open }, signal);
+            const curves = await readSweepCurves(id, { key, x: 'step', points, buckets: 200, open }, signal);
+            if (mine !== drawing)
+                return;
             if (curves.every(curve => curve.data.length < 2)) {
                 fill(curvesPlace);
                 chart = null;
                 return;
             }
-            if (chart?.panel.id !== metric || !chart.el.isConnected) {
-                const panel = { id: metric, title: `${metric} over training`, metric: { ...about, exact: true }, keys: [metric], layered: false };
+            if (chart?.panel.id !== key || !chart.el.isConnected) {
+                const panel = { id: key, title: `${key} over training`, metric: { ...about, exact: true }, keys: [key], layered: false };
                 chart = new Chart(panel, { ...look.look, axis: 'step' }, { signal, zoom: () => {}, pan: () => {}, more: () => {}, began: () => 0, epoch: () => 1, name: `sweep-${id}` });
                 fill(curvesPlace, h('div', { class: 'row' }, h('h2', { class: 'grow' }, 'Over training'), h('span', { class: 'muted small' }, points.length < (sweep?.table.length ?? 0) ? `the best ${points.length} combinations` : '')), look.el, chart.el);
             }
-            chart.show(curves.map((curve, i) => lineOf(curve, metric, say(curve.values), i)).filter(curve => curve.buckets.length > 0));
+            chart.show(curves.map((curve, i) => lineOf(curve, key, say(curve.values), i)).filter(curve => curve.buckets.length > 0));
             await drawScalars(points);
         } catch (error) {
-            if (!isAbort(error))
+            if (!isAbort(error) && mine === drawing)
                 fill(curvesPlace, h('p', { class: 'note', data: { tone: 'bad' } }, message(error)));
         }
     }
@@ -441,9 +446,10 @@ export function sweepView(context) {
     }
 
     async function refresh() {
+        const mine = ++turn;
         try {
-            job = await readJob(id, signal);
-            if (job.runs.total === 1 && !job.sweep) {
+            const now = await readJob(id, signal);
+            if (now.runs.total === 1 && !now.sweep) {
                 // A job of one run has nothing to say that its run does not.
                 const { runs } = await listRuns({ job: id, limit: 1 }, signal);
                 if (runs.length > 0) {
@@ -456,17 +462,21 @@ export function sweepView(context) {
                 keys = Object.keys(runs[0]?.latest ?? {});
                 const sizes = ['/data/image_size', '/model/patch'].map(path => runs[0]?.fields[path]).map(v => (Array.isArray(v) ? Number(v[0]) * Number(v[1]) : Number(v) ** 2));
                 tokens = sizes.every(v => v > 0) ? sizes[0] / sizes[1] : 0;
-                if (job.sweep && !keys.includes(job.sweep.metric))
-                    keys.push(job.sweep.metric);
+                if (now.sweep && !keys.includes(now.sweep.metric))
+                    keys.push(now.sweep.metric);
             }
-            sweep = await readSweep(id, { metrics: keys.slice(0, 16), value: 'last', open, baseline }, signal);
+            const got = await readSweep(id, { metrics: keys.slice(0, 16), value: 'last', open, baseline }, signal);
+            if (mine !== turn)
+                return;
+            job = now;
+            sweep = got;
             if (!content.isConnected)
                 fill(place, content);
             draw();
             await analyse();
             await drawCurves();
         } catch (error) {
-            if (isAbort(error))
+            if (isAbort(error) || mine !== turn)
                 return;
             if (baseline && /** @type {any} */ (error).status === 422) { // an old link: there is no such combination
                 baseline = '';

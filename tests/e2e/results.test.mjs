@@ -303,6 +303,28 @@ describe('results', { skip }, () => {
         await browser.close(page);
     });
 
+    test('test_e2e_sweep_offers_metrics_as_its_runs_get_them', async () => {
+        const page = await browser.open('about:blank', { origin: full.url });
+        /* An open job whose last run has no values yet; at first no run has any. */
+        let begun = false;
+        await page.route('**/api/v1/jobs/1', async route => route.fulfill({ json: { ...await (await route.fetch()).json(), state: 'running' } }));
+        await page.route('**/api/v1/runs?**', async route => {
+            const { runs } = await (await route.fetch()).json();
+            await route.fulfill({ json: { runs: runs.map(run => (begun && run.id !== '21' ? run : { ...run, latest: {} })), next: null } });
+        });
+        await page.goto(`${full.url}/#/jobs/1?metric=loss/val`);
+        const offers = () => page.getByLabel('Metric').locator('option').allInnerTexts();
+        const csv = () => page.locator('a', { hasText: 'CSV' }).first().getAttribute('href');
+        await until('the metric of the sweep', async () => (await offers()).join() === 'acc/val');
+        assert.ok(!(await csv()).includes('loss%2Fval'), await csv());
+        begun = true;
+        await until('metrics of the first runs', async () => (await offers()).includes('loss/val'));
+        assert.ok((await offers()).includes('loss/train') && (await offers()).includes('acc/val'), (await offers()).join());
+        assert.equal(await page.getByLabel('Metric').inputValue(), 'loss/val'); /* as the link asks */
+        assert.ok((await csv()).includes('loss%2Fval'), await csv());
+        await browser.close(page);
+    });
+
     test('test_e2e_job_is_written_checked_and_submitted', async () => {
         const page = await browser.open(`${empty.url}/#/submit`, { quiet: /422/ });
         await page.getByText('Valid.').waitFor();

@@ -38,7 +38,8 @@ export function sweepView(context) {
     const { signal, query } = context;
     const id = context.params[0];
     context.setTitle(`Job ${id}`);
-    let metric = query.get('metric') ?? '';
+    let wished = query.get('metric') ?? ''; // shown as soon as a run has it
+    let metric = wished;
     let axis = query.get('axis') ?? '';
     let open = query.get('open') === '1';
     let baseline = query.get('from') ?? '';
@@ -47,8 +48,9 @@ export function sweepView(context) {
     let job = null;
     /** @type {import('../types').Sweep | null} */
     let sweep = null;
-    /** @type {string[]} */
+    /** Metrics that its runs have: while the job is open more may come. @type {string[]} */
     let keys = [];
+    let keysKnown = false;
     const unfolded = new Set();
     let turn = 0, drawing = 0; // answers to an older question are dropped
 
@@ -87,7 +89,7 @@ export function sweepView(context) {
     const scalarCharts = new Map();
 
     metricPick.addEventListener('change', () => {
-        metric = metricPick.value;
+        metric = wished = metricPick.value;
         context.setQuery({ metric });
         draw();
         analyse();
@@ -139,7 +141,7 @@ export function sweepView(context) {
         const rest = [['running', 'running'], ['queued', 'queued'], ['failed', 'failed'], ['diverged', 'diverged'], ['cancelled', 'cancelled'], ['lost', 'lost']].filter(([key]) => runs[key] > 0).map(([key, word]) => `${count(runs[key])} ${word}`);
         setText(/** @type {Node} */ (progress.firstElementChild?.lastChild), rest.join(' · '));
         const retries = runs.failed > 0 && !job.state.startsWith('cancel');
-        const key = `${job.state} ${sweep.table.length} ${retries ? runs.failed : ''} ${job.archived !== null}`;
+        const key = `${job.state} ${sweep.table.length} ${retries ? runs.failed : ''} ${job.archived !== null} ${keys.length}`;
         if (actions.dataset.key !== key) {
             actions.dataset.key = key;
             const now = job;
@@ -213,8 +215,7 @@ export function sweepView(context) {
             return;
         const listed = knownMetrics.map(m => m.key).filter(key => keys.includes(key));
         const all = [...listed, ...keys.filter(key => !listed.includes(key))];
-        if (!all.includes(metric))
-            metric = all.includes(sweep.metric) ? sweep.metric : all[0] ?? '';
+        metric = [wished, metric, sweep.metric].find(key => all.includes(key)) ?? all[0] ?? '';
         fill(metricPick, all.map(key => h('option', { value: key }, key)));
         metricPick.value = metric;
         const axes = sweep.axes.map(a => a.pointer);
@@ -445,6 +446,16 @@ export function sweepView(context) {
         drawPlot();
     }
 
+    /** Metrics of its runs, first and last ones: a run that waits or has just started has none. */
+    async function readKeys() {
+        const metrics = knownMetrics.filter(m => m.group === 'training').map(m => m.key).slice(0, 16);
+        const ends = await Promise.all(/** @type {const} */ (['oldest', 'newest']).map(order => listRuns({ job: id, limit: 20, order, metrics, fields: ['/data/image_size', '/model/patch'] }, signal)));
+        const runs = ends.flatMap(page => page.runs);
+        const sizes = ['/data/image_size', '/model/patch'].map(path => runs[0]?.fields[path]).map(v => (Array.isArray(v) ? Number(v[0]) * Number(v[1]) : Number(v) ** 2));
+        tokens = sizes.every(v => v > 0) ? sizes[0] / sizes[1] : 0;
+        return runs.flatMap(run => Object.keys(run.latest));
+    }
+
     async function refresh() {
         const mine = ++turn;
         try {
@@ -457,13 +468,10 @@ export function sweepView(context) {
                     return;
                 }
             }
-            if (keys.length === 0) {
-                const { runs } = await listRuns({ job: id, limit: 1, metrics: knownMetrics.filter(m => m.group === 'training').map(m => m.key).slice(0, 16), fields: ['/data/image_size', '/model/patch', '/data/context', '/model/context'] }, signal);
-                keys = Object.keys(runs[0]?.latest ?? {});
-                const sizes = ['/data/image_size', '/model/patch'].map(path => runs[0]?.fields[path]).map(v => (Array.isArray(v) ? Number(v[0]) * Number(v[1]) : Number(v) ** 2));
-                tokens = sizes.every(v => v > 0) ? sizes[0] / sizes[1] : 0;
-                if (now.sweep && !keys.includes(now.sweep.metric))
-                    keys.push(now.sweep.metric);
+            if (!keysKnown) {
+                const found = await readKeys();
+                keys = [...new Set([...keys, ...now.sweep ? [now.sweep.metric] : [], ...found])];
+                keysKnown = !OPEN.has(now.state);
             }
             const got = await readSweep(id, { metrics: keys.slice(0, 16), value: 'last', open, baseline }, signal);
             if (mine !== turn)

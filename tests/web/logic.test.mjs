@@ -12,6 +12,7 @@ import { lineOf, locate, stretchOf } from '../../web/js/pointer.js';
 import { withMember } from '../../web/js/quick.js';
 import { toMatplotlib, toPgfplots } from '../../web/js/chart/code.js';
 import { criterion, plotFigure, plotWords } from '../../web/js/chart/plot.js';
+import { RunList } from '../../web/js/table/list.js';
 import { courseLine } from '../../web/js/table/spark.js';
 import { columnOf, comparator, formatColumns, parseColumns, short, standardChoice, tableRows, wantedFields, wantedMetrics } from '../../web/js/table/columns.js';
 import { clock, distinctWords, fittingTicks, linearTicks, logTicks, reach, tickMarks, within } from '../../web/js/chart/ticks.js';
@@ -416,6 +417,33 @@ test('test_course_of_a_run_is_a_line_within_its_box', () => {
     assert.equal(courseLine([[5, 1]]), '');
     assert.equal(courseLine([[0, 4], [50, 1], [100, 2]]), 'M2.0 2.0L38.0 16.0L74.0 11.3'); /* high is up, x by step and not by place */
     assert.equal(courseLine([[1, 3], [2, 3]]), 'M2.0 9.0L74.0 9.0');
+});
+
+test('test_list_of_more_active_runs_than_a_page_follows_those_that_run_and_those_between', async t => {
+    const all = Array.from({ length: 2600 }, (_, i) => ({ id: String(i + 1), state: i < 4 ? 'running' : 'queued', outcome: null, step: 0, restarts: 0 }));
+    t.mock.method(globalThis, 'fetch', async url => {
+        const { pathname, searchParams } = new URL(url, 'http://127.0.0.1'), one = /runs\/(\d+)$/.exec(pathname);
+        if (one)
+            return Response.json({ ...all[one[1] - 1], attempt_list: [] });
+        const active = searchParams.get('state') === 'active', limit = Number(searchParams.get('limit')), old = searchParams.get('order') === 'oldest';
+        const runs = (old ? all : all.toReversed()).filter(run => !active || run.state !== 'ended'), at = Number(searchParams.get('cursor') ?? 0);
+        return Response.json({ runs: runs.slice(at, at + limit), next: at + limit < runs.length ? String(at + limit) : null });
+    });
+    const list = new RunList(() => {}, new AbortController().signal);
+    await list.ask({ text: '', state: '', tag: '', experiment: '', job: '', metrics: [], fields: [] });
+    assert.equal(list.runs.size, all.length);
+    Object.assign(all[0], { step: 70 });
+    Object.assign(all[1], { state: 'ended', outcome: 'succeeded', step: 100 });
+    Object.assign(all[4], { state: 'running', step: 10 });
+    await list.refresh();
+    const stands = id => [list.runs.get(id).state, list.runs.get(id).step];
+    assert.deepEqual(['1', '2', '5'].map(stands), [['running', 70], ['ended', 100], ['running', 10]]);
+    /* One that waits in the middle, in neither page, has its turn too. */
+    Object.assign(all[1300], { state: 'ended', outcome: 'cancelled' });
+    for (let i = 0; i < 600 / 20 + 1; i++)
+        await list.refresh();
+    assert.equal(list.failure, null);
+    assert.deepEqual(stands('1301'), ['ended', 0]);
 });
 
 test('test_quick_settings_write_into_a_copy', () => {

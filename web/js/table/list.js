@@ -8,6 +8,7 @@ import { isActive } from '../states.js';
 
 const FIRST = 100; // rows of the first page: what fills a window, soon
 const PAGE = 1000; // of each later one: the most the API gives
+const SINGLE = 20; // runs that a refresh asks for one by one
 export const MOST_RUNS = 50000; // older ones are left to a filter
 
 export class RunList {
@@ -27,6 +28,9 @@ export class RunList {
         /** @type {unknown} */
         this.failure = null;
         this.turn = 0; // answers to an older question are dropped
+        /** In which refresh a run was asked for by itself. @type {Map<string, number>} */
+        this.asked = new Map();
+        this.refreshes = 0;
     }
 
     /**
@@ -76,7 +80,10 @@ export class RunList {
         this.changed();
     }
 
-    /** The newest page again, and those that were active: enough to know what has changed. */
+    /**
+     * The newest page again, and those that were active: enough to know what has changed. Where more are active than a page holds,
+     * those that run are the oldest.
+     */
     async refresh() {
         const { question } = this;
         if (!question)
@@ -92,8 +99,13 @@ export class RunList {
             const newest = new Set(page.runs.map(run => run.id));
             const reach = page.next ? Math.min(...page.runs.map(run => Number(run.id))) : 0;
             const found = [...page.runs];
-            if ([...stale].some(id => !newest.has(id)))
-                found.push(...(await listRuns({ ...question, state: question.state || 'active', cursor: null, limit: PAGE }, this.signal)).runs);
+            if ([...stale].some(id => !newest.has(id))) {
+                const active = { ...question, state: question.state || 'active', cursor: null, limit: PAGE };
+                const late = await listRuns(active, this.signal);
+                found.push(...late.runs);
+                if (late.next)
+                    found.push(...(await listRuns({ ...active, order: 'oldest' }, this.signal)).runs);
+            }
             if (mine !== this.turn)
                 return;
             for (const run of found) {
@@ -106,8 +118,11 @@ export class RunList {
                     this.runs.delete(id);
                     stale.delete(id);
                 }
-            // Those that ended meanwhile, further back.
-            for (const id of [...stale].slice(0, 20)) {
+            // Those that ended meanwhile, further back: first those that ran, and each in its turn.
+            const waits = (/** @type {string} */ id) => Number(this.runs.get(id)?.state === 'queued'), last = (/** @type {string} */ id) => this.asked.get(id) ?? 0;
+            this.refreshes++;
+            for (const id of [...stale].sort((a, b) => waits(a) - waits(b) || last(a) - last(b)).slice(0, SINGLE)) {
+                this.asked.set(id, this.refreshes);
                 const { run } = await getRun(id, this.signal);
                 const before = this.runs.get(id);
                 if (before && mine === this.turn)

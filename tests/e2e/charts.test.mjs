@@ -383,6 +383,53 @@ describe('charts', { skip, timeout: 240000 }, () => {
         await browser.close(page);
     });
 
+    test('test_e2e_comparison_has_the_same_colours_in_lines_legend_and_tables', async () => {
+        const runs = [];
+        for (const [name, lr, level] of [['ada', .001, 1], ['bob', .002, 2], ['cay', .002, 3]])
+            runs.push(await made(daemon, name, [1, 2, 3].map(step => ({ key: 'level', step, value: level })), { train: { optimizer: { name: 'adamw', lr } } }));
+        const page = await browser.open(`${daemon.url}/#/compare?runs=${runs.join(',')}`);
+        await page.locator('[data-panel="level"] canvas').waitFor();
+        const inks = { light: ['#0072b2', '#d55e00', '#009e73'], dark: ['#56b4e9', '#f0843c', '#2cc295'] };
+        const swatches = where => page.locator(`${where} .swatch path`).evaluateAll(all => all.map(path => path.getAttribute('stroke')));
+        /* Which of some colours the canvas has. */
+        const drawn = some => page.locator('[data-panel="level"] canvas').evaluate((canvas, list) => {
+            const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+            return list.filter(ink => {
+                const rgb = [1, 3, 5].map(at => parseInt(ink.slice(at, at + 2), 16));
+                let n = 0;
+                for (let i = 0; i < data.length; i += 4)
+                    n += data[i + 3] > 200 && rgb.every((v, k) => Math.abs(data[i + k] - v) < 30);
+                return n > 40;
+            });
+        }, some);
+        const heads = table => swatches(`[aria-label="${table}"] thead`);
+        const [first, second, third] = inks.light;
+        await until('three lines', async () => (await drawn(inks.light)).length === 3);
+        assert.deepEqual(await swatches('.member'), inks.light);
+        /* Of two equal runs the line is one, and so is their colour in the tables. */
+        await page.getByLabel('Lines').selectOption('trials');
+        await until('two lines', async () => (await drawn(inks.light)).join() === [first, second].join());
+        for (const table of ['Latest values', 'Configuration of each run'])
+            assert.deepEqual(await heads(table), [first, second, second], table);
+        while (await page.evaluate(() => document.documentElement.dataset.theme) !== 'dark')
+            await page.locator('#theme').click();
+        const [light, deep] = inks.dark;
+        await until('the lines in the colours of the dark', async () => (await drawn(inks.dark)).join() === [light, deep].join());
+        for (const table of ['Latest values', 'Configuration of each run'])
+            assert.deepEqual(await heads(table), [light, deep, deep], table);
+        while (await page.evaluate(() => document.documentElement.dataset.theme) !== 'light')
+            await page.locator('#theme').click();
+        await page.getByLabel('Lines').selectOption('');
+        /* One that is hidden and then taken out leaves its colour to the next. */
+        await page.getByRole('button', { name: 'Show ada' }).click();
+        await until('its line to go', async () => (await drawn(inks.light)).join() === [second, third].join());
+        await page.getByRole('button', { name: `Take run ${runs[0]} out` }).click();
+        await page.mouse.move(5, 5); /* the line under the pointer stands out */
+        await until('two runs', async () => (await swatches('.member')).join() === [first, second].join());
+        await until('their colours to be those of the legend', async () => (await drawn(inks.light)).join() === [first, second].join(), { limit: 10000 });
+        await browser.close(page);
+    });
+
     test('test_e2e_comparison_without_a_run_drops_an_answer_about_it_that_comes_late', async () => {
         const runs = [];
         for (const key of ['first', 'second'])

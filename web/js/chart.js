@@ -230,7 +230,7 @@ export class Chart {
         const data = this.columns_(curves, this.log);
         this.measure();
         const single = curves.length > 0 && curves.every(c => c.buckets.length < 2 && !c.before?.length && !c.after?.length);
-        const keys = curves.map(c => `${c.key} ${c.name ?? ''}${c.strong ? ' strong' : ''}`).join('\n') + (this.log ? '\nlog' : '');
+        const keys = curves.map(c => `${c.key} ${c.name ?? ''} ${c.ink ?? ''}${c.strong ? ' strong' : ''}`).join('\n') + (this.log ? '\nlog' : '');
         if (single) {
             this.plot?.destroy();
             this.plot = null;

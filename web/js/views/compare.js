@@ -92,6 +92,7 @@ export function compareView(context) {
         mean = meanPick.value;
         context.setQuery({ mean });
         draw();
+        drawTables();
     });
     layerPick.addEventListener('change', () => {
         layer = Number(layerPick.value);
@@ -260,7 +261,8 @@ export function compareView(context) {
         const fields = comparison.fields.filter(f => all || f.differs);
         /** Places of the runs, those that are pinned first. */
         const order = runs.map((_, i) => i).sort((a, b) => mean ? 0 : Number(pins.has(runs[b].id)) - Number(pins.has(runs[a].id)));
-        const head = () => order.map(i => h('th', { class: 'num', scope: 'col' }, h('span', { class: 'col-run' }, line(...inkOf(i)), `#${runs[i].id}`)));
+        const groups = lines();
+        const head = () => order.map(i => h('th', { class: 'num', scope: 'col' }, h('span', { class: 'col-run' }, line(...inkOf(groups.findIndex(group => group.runs.includes(runs[i])))), `#${runs[i].id}`)));
         const kept = metrics.filter(m => m.runs.some(Boolean) && describe(parseKey(m.key).base).group !== 'gpus');
         fill(reached, kept.length > 0 && [h('h2', null, 'Results'), h('div', { class: 'card scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Latest values' }, h('table', { class: 'table compare-table' },
             h('thead', null, h('tr', null, h('th', { scope: 'col' }, 'Metric, latest'), head())),
@@ -414,7 +416,10 @@ export function compareView(context) {
         return /** @type {[number, number]} */ ([range[0] * per, range[1] * per]);
     }
 
-    onTheme(() => draw(), signal);
+    onTheme(() => {
+        draw();
+        drawTables();
+    }, signal);
     const nudge = pacer(refresh, { least: 1000, most: 3000, wanted: () => comparison?.runs.some(isActive) ?? false, signal });
     onEvent(event => {
         if (event.runs.some(id => ids.includes(id)) || (event.runId && ids.includes(event.runId)))

@@ -64,6 +64,25 @@ describe('charts', { skip, timeout: 240000 }, () => {
         await daemon?.stop();
     });
 
+    /** A page that notes what its canvases write, and the colours of their lines. */
+    async function painted(url) {
+        const page = await browser.open('about:blank', { origin: daemon.url });
+        await page.addInitScript(() => {
+            const { fillText, stroke } = CanvasRenderingContext2D.prototype;
+            Object.assign(globalThis, { words: [], strokes: [] });
+            CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+                globalThis.words.push(text);
+                return fillText.call(this, text, ...rest);
+            };
+            CanvasRenderingContext2D.prototype.stroke = function (...rest) {
+                globalThis.strokes.push(this.strokeStyle);
+                return stroke.apply(this, rest);
+            };
+        });
+        await page.goto(url);
+        return page;
+    }
+
     test('test_e2e_log_scale_of_a_burst_and_zeros_does_not_freeze_the_page', async () => {
         const page = await browser.open(`${daemon.url}/#/runs/${run}?log=1`);
         page.setDefaultTimeout(5000);
@@ -427,6 +446,18 @@ describe('charts', { skip, timeout: 240000 }, () => {
         await page.mouse.move(5, 5); /* the line under the pointer stands out */
         await until('two runs', async () => (await swatches('.member')).join() === [first, second].join());
         await until('their colours to be those of the legend', async () => (await drawn(inks.light)).join() === [first, second].join(), { limit: 10000 });
+        await browser.close(page);
+    });
+
+    test('test_e2e_comparison_names_its_axis_as_one_chooses_it', async () => {
+        const page = await painted(`${daemon.url}/#/compare?runs=${run}`);
+        await page.locator('[data-panel="loss/train"] canvas').waitFor();
+        for (const [axis, word] of [['Time', 'Time'], ['Step', 'Step']]) {
+            await page.evaluate(() => { globalThis.words.length = 0; });
+            await page.getByRole('button', { name: axis, exact: true }).click();
+            await until('titles', async () => page.evaluate(() => globalThis.words.some(text => /^(Step|Time)$/.test(text))));
+            assert.deepEqual(await page.evaluate(() => [...new Set(globalThis.words.filter(text => /^(Step|Time)$/.test(text)))]), [word]);
+        }
         await browser.close(page);
     });
 

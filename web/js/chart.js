@@ -151,9 +151,8 @@ export class Chart {
 
     /** @param {Look} look */
     restyle(look) {
-        const rebuild = look.log !== this.look.log || look.axis !== this.look.axis;
         this.look = look;
-        this.draw(rebuild);
+        this.draw();
     }
 
     /** @param {Partial<PanelState>} part */
@@ -230,7 +229,8 @@ export class Chart {
         const data = this.columns_(curves, this.log);
         this.measure();
         const single = curves.length > 0 && curves.every(c => c.buckets.length < 2 && !c.before?.length && !c.after?.length);
-        const keys = curves.map(c => `${c.key} ${c.name ?? ''} ${c.ink ?? ''}${c.strong ? ' strong' : ''}`).join('\n') + (this.log ? '\nlog' : '');
+        // What is set when a plot is built; the rest comes with its data.
+        const keys = [this.look.axis, this.log, ...curves.map(c => `${c.key} ${c.name ?? ''} ${c.ink ?? ''}${c.strong ? ' strong' : ''}`)].join('\n');
         if (single) {
             this.plot?.destroy();
             this.plot = null;

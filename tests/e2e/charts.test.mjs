@@ -461,6 +461,23 @@ describe('charts', { skip, timeout: 240000 }, () => {
         await browser.close(page);
     });
 
+    test('test_e2e_raw_line_and_edges_of_the_band_come_without_a_reload', async () => {
+        const { id } = await daemon.post('/api/v1/runs', { name: 'grows' });
+        await log(daemon, id, Array.from({ length: 60 }, (_, i) => ({ key: 'loss/train', step: i + 1, value: loss(i + 1) })));
+        const page = await painted(`${daemon.url}/#/runs/${id}?smooth=0`);
+        const canvas = page.locator('[data-panel="loss"] canvas');
+        await canvas.waitFor();
+        const lines = async alpha => (await page.evaluate(() => globalThis.strokes)).includes(`rgba(0, 114, 178, ${alpha})`);
+        assert.deepEqual([await lines(.28), await lines(.5)], [false, false]);
+        await page.getByLabel('Smoothing').fill('0.9');
+        await until('the raw line, faint', () => lines(.28), { limit: 10000 });
+        assert.equal(await lines(.5), false);
+        await log(daemon, id, Array.from({ length: STEPS }, (_, i) => ({ key: 'loss/train', step: i + 61, value: loss(i + 61) })));
+        await until('edges of buckets of several points', () => lines(.5), { limit: 10000 });
+        await daemon.post(`/api/v1/runs/${id}/finish`, { outcome: 'succeeded' });
+        await browser.close(page);
+    });
+
     test('test_e2e_comparison_without_a_run_drops_an_answer_about_it_that_comes_late', async () => {
         const runs = [];
         for (const key of ['first', 'second'])

@@ -230,7 +230,7 @@ export class Chart {
         this.measure();
         const single = curves.length > 0 && curves.every(c => c.buckets.length < 2 && !c.before?.length && !c.after?.length);
         // What is set when a plot is built; the rest comes with its data.
-        const keys = [this.look.axis, this.log, ...curves.map(c => `${c.key} ${c.name ?? ''} ${c.ink ?? ''}${c.strong ? ' strong' : ''}`)].join('\n');
+        const keys = [this.look.axis, this.log, ...curves.map(c => `${c.key} ${c.name ?? ''} ${c.ink ?? ''}${c.strong ? ' strong' : ''}${this.smoothingOf(c) > 0 ? ' smoothed' : ''}${hasEdge(c) ? ' edge' : ''}`)].join('\n');
         if (single) {
             this.plot?.destroy();
             this.plot = null;
@@ -396,7 +396,7 @@ export class Chart {
             const raw = this.smoothingOf(curve) > 0;
             const base = series.length;
             const points = { show: curve.buckets.length < 2, size: 5, fill: ink, stroke: ink };
-            const edge = few && curve.points > curve.buckets.length ? fade(ink, .5) : 'transparent';
+            const edge = few && hasEdge(curve) ? fade(ink, .5) : 'transparent';
             series.push({ show, stroke: edge, width: .75, points: { show: false } },
                 { show, stroke: edge, width: .75, points: { show: false } },
                 { show: show && raw && few, stroke: fade(ink, .28), width: 1, points: { show: false }, spanGaps: false },
@@ -781,6 +781,9 @@ export class Chart {
                 h('td', { class: 'num' }, count(b.count)))))));
     }
 }
+
+/** Does a bucket hold several points, so that its band has an edge? @param {Curve} curve */
+const hasEdge = curve => curve.points > curve.buckets.length;
 
 /** The dot that a line shows under the cursor. */
 function dot() {

@@ -5,6 +5,7 @@ import { existsSync, readFileSync, readdirSync } from 'node:fs';
 import path from 'node:path';
 import test from 'node:test';
 
+import { runEvents } from '../../web/js/api.js';
 import { ago, bytes, duration, meanWithSd, number, percent, toNumber } from '../../web/js/format.js';
 import { at, meanOf } from '../../web/js/compare/mean.js';
 import { describe, fullTitle, metrics, panels, parseKey, positionLines, present, seriesName, setMetrics, unitTitle } from '../../web/js/metrics.js';
@@ -380,6 +381,12 @@ test('test_sse_reads_events_cut_anywhere', async () => {
 
 const run = (id, over = {}) => ({ id, jobId: '1', name: `run ${id}`, experiment: 'e', state: 'ended', outcome: 'succeeded', reason: '', step: 5, totalSteps: 10, attempts: 1, created: '2026-01-01T00:00:00.000Z',
     started: null, ended: null, used: null, device: 'cpu', latest: {}, position: null, sweep: {}, tags: {}, fields: {}, priority: 0, index: 0, ...over });
+
+test('test_events_of_a_run_are_those_with_an_id_of_their_own', async t => {
+    t.mock.method(globalThis, 'fetch', async () => new Response('id: 5\nevent: run.state\ndata: {"id":"5","kind":"run.state","run_id":"7","data":{"to":"running"}}\n\nevent: metrics\ndata: {"runs":["7"]}\n\n'));
+    const events = await runEvents('7', new AbortController().signal);
+    assert.deepEqual(events.map(event => [event.id, event.kind, event.runId]), [['5', 'run.state', '7']]);
+});
 
 test('test_settings_are_said_in_a_few_words', () => {
     assert.deepEqual([3, 0.25, 'S5', true, null, undefined, [16, 32], { activation: 'poly', degree: 3, scale: 'fixed' }, {}].map(short),

@@ -516,8 +516,8 @@ export async function runEvents(id, signal) {
     let quiet = setTimeout(() => stop.abort(), 1500);
     try {
         for await (const message of readEvents(/** @type {ReadableStream<Uint8Array>} */ (response.body))) {
-            if (message.id === null)
-                continue;
+            if (message.id === null || message.event === 'metrics')
+                continue; // new points are no event: they have no id, and come with that of the event before
             events.push(toEvent(message.event, message.id, JSON.parse(message.data)));
             clearTimeout(quiet);
             quiet = setTimeout(() => stop.abort(), 250);

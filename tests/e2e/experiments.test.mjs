@@ -126,6 +126,26 @@ describe('what experiments have shown', { skip: findChromium() === null && 'no C
         await browser.close(page);
     });
 
+    test('pictures stay when a refresh fails, and come back after an answer that has none', async () => {
+        const page = await browser.open(`${url}/#/experiments/E04`, { quiet: /50[0-9]|404/ }), claims = page.locator('#claims');
+        await claims.waitFor();
+        const fails = async status => {
+            await page.route('**/api/v1/experiments/E04', route => route.fulfill({ status, contentType: 'application/problem+json', body: JSON.stringify({ error: { code: 'x', message: 'not now' } }) }));
+            const reply = page.waitForResponse(response => response.status() === status);
+            await page.evaluate(() => dispatchEvent(new Event('polyd:back')));
+            await (await reply).finished();
+            await page.evaluate(() => new Promise(done => { requestAnimationFrame(() => requestAnimationFrame(() => done(null))); }));
+            await page.unroute('**/api/v1/experiments/E04');
+        };
+        await fails(503);
+        assert.equal(await claims.count(), 1);
+        await fails(404);
+        await page.getByText('There is no experiment E04').waitFor();
+        await page.evaluate(() => dispatchEvent(new Event('polyd:back')));
+        await claims.waitFor();
+        await browser.close(page);
+    });
+
     test('a click reaches its button though news come while it is pressed', async () => {
         const page = await browser.open(`${url}/#/experiments`), button = page.getByRole('button', { name: 'Run it small: E18' });
         await button.scrollIntoViewIfNeeded();

@@ -45,11 +45,15 @@ export function experimentView(context) {
     pick.addEventListener('change', () => {
         wanted = pick.value;
         context.setQuery({ job: wanted });
+        drawn = '';
         load();
     });
 
     /** @param {string} word @param {string} why */
-    const nothing = (word, why) => fill(place, h('div', { class: 'card' }, stateBox('empty', word, why, h('a', { class: 'button', href: '#/experiments' }, 'Back to experiments'))));
+    const nothing = (word, why) => {
+        drawn = '';
+        fill(place, h('div', { class: 'card' }, stateBox('empty', word, why, h('a', { class: 'button', href: '#/experiments' }, 'Back to experiments'))));
+    };
 
     /** @param {import('../experiment/pictures.js').Section} s @param {number} i */
     const section = (s, i) => h('section', { class: 'stack', 'aria-labelledby': `picture-${i}` }, h('h2', { id: `picture-${i}` }, s.title, ' ', h('span', { class: 'muted small' }, s.source)),
@@ -72,7 +76,7 @@ export function experimentView(context) {
             pickLabel.hidden = list.length < 2;
             fill(pick, list.map(s => h('option', { value: s.jobs[0] }, `Job ${s.jobs.join(', ')}: ${s.template}`)));
             if (!shown || !one)
-                return void nothing('No submission yet', template.variants.small?.refused ? `It cannot run yet: ${template.variants.small.refused}.` : 'Its figures are drawn from the runs of a submission.');
+                return nothing('No submission yet', template.variants.small?.refused ? `It cannot run yet: ${template.variants.small.refused}.` : 'Its figures are drawn from the runs of a submission.');
             pick.value = one.jobs[0];
             fill(badge, one.verdict ? chip(one.verdict) : '');
             fill(actions, one.jobs.map(job => h('a', { class: 'button', href: `#/jobs/${job}` }, `Job ${job}`)), h('a', { class: 'button', href: shown.report, target: '_blank', rel: 'noopener' }, 'Report'));
@@ -103,7 +107,7 @@ export function experimentView(context) {
                     return;
             }
             if (parts.length === 0)
-                return void nothing('This experiment has no figures of its own', 'Its results are on the pages of its jobs.');
+                return nothing('This experiment has no figures of its own', 'Its results are on the pages of its jobs.');
             parts.push(one.claims.length ? h('section', { class: 'card pad stack', 'aria-labelledby': 'claims' }, h('h2', { id: 'claims' }, 'Claims'), submission(one)) : null);
             drawn = stands;
             redraw(place, () => fill(place, parts));
@@ -112,7 +116,7 @@ export function experimentView(context) {
                 return;
             if (/** @type {any} */ (error).status === 404)
                 nothing(`There is no experiment ${name}`, 'The experiments are E01 to E18 and T1 to T20.');
-            else
+            else if (!drawn) // pictures stay: a later answer brings them up to date
                 fill(place, h('div', { class: 'card' }, failedBox(error, 'The experiment', () => load())));
         }
     }

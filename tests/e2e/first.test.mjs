@@ -401,6 +401,39 @@ describe('first minutes', { skip, timeout: 400000 }, () => {
         await browser.close(again);
     });
 
+    test('test_e2e_log_counts_blank_lines_and_those_that_come_in_pieces', async () => {
+        const { id } = await full.post('/api/v1/runs', { name: 'writes a log' });
+        await full.post(`/api/v1/runs/${id}/logs`, { text: 'one\n\nthr' });
+        const page = await browser.open(`${full.url}/#/runs/${id}?tab=log`);
+        const lines = () => page.locator('.log div').evaluateAll(all => all.map(el => [el.querySelector('.at')?.textContent, el.dataset.text]));
+        await until('the first piece', async () => JSON.stringify(await lines()) === '[["1","one"],["2",""],["3","thr"]]');
+        await full.post(`/api/v1/runs/${id}/logs`, { text: 'ee\nfour\n' });
+        await until('the second', async () => (await lines()).length > 3);
+        assert.deepEqual(await lines(), [['1', 'one'], ['2', ''], ['3', 'three'], ['4', 'four']]);
+        await browser.close(page);
+        await full.post(`/api/v1/runs/${id}/finish`, { outcome: 'succeeded' });
+    });
+
+    test('test_e2e_end_of_a_long_log_has_whole_lines_and_no_numbers', async () => {
+        const { id } = await full.post('/api/v1/runs', { name: 'writes a long log' });
+        const text = (from, to) => Array.from({ length: to - from }, (_, i) => `line ${from + i} ${'x'.repeat(90)}\n`).join('');
+        for (const i of [4000, 12000]) { /* of about 400 KiB, then of more than 1 MiB */
+            for (let from = i === 4000 ? 0 : 4000; from < i; from += 4000)
+                await full.post(`/api/v1/runs/${id}/logs`, { text: text(from, from + 4000) });
+            const page = await browser.open(`${full.url}/#/runs/${id}?tab=log&line=7`);
+            await page.getByText('its lines have no numbers here').waitFor();
+            const lines = await page.locator('.log div').allTextContents();
+            assert.ok(lines.length > 1000 && lines.every(line => /^line \d+ x{90}$/.test(line)), lines[0]);
+            assert.equal(lines.at(-1).split(' ')[1], String(i - 1));
+            assert.equal(await page.locator('.log .at').count() + await page.locator('.log [data-here]').count(), 0);
+            const plain = await (await fetch(await page.getByRole('link', { name: 'Plain text' }).evaluate(a => a.href))).text();
+            assert.ok(plain.endsWith(text(i - 1, i)) && plain.length > lines.length * 95, `${plain.length} bytes`);
+            assert.equal(plain.startsWith('line 0 '), i === 4000); /* all of it, as long as it has not more than 1 MiB */
+            await browser.close(page);
+        }
+        await full.post(`/api/v1/runs/${id}/finish`, { outcome: 'succeeded' });
+    });
+
     test('test_e2e_checkpoint_becomes_a_model_from_its_row', async () => {
         const { runs: [{ id }] } = await full.get('/api/v1/runs?text=noted&limit=1');
         const page = await browser.open(`${full.url}/#/runs/${id}?tab=checkpoints`);

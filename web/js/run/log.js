@@ -8,6 +8,7 @@ import { isActive } from '../states.js';
 /** @typedef {import('./page.js').Page} Page */
 
 const MOST = 5000; // lines kept on the page
+const PLAIN = 1048576; // bytes: the most the API gives at once
 
 /**
  * @param {Page} page
@@ -28,6 +29,7 @@ export function logPart(page, gone) {
     level.value = query.get('level') ?? '';
     const pick = h('select', { 'aria-label': 'Attempt' });
     const plain = h('a', { class: 'button', target: '_blank', rel: 'noopener' }, icon('download'), 'Plain text');
+    const cut = h('p', { class: 'muted small', hidden: true }, 'The end of a long log: its lines have no numbers here. “Plain text” goes further back.');
     const step = (/** @type {number} */ by) => () => go(by);
     const bar = h('div', { class: 'toolbar' }, pick, h('div', { class: 'search log-find' }, icon('search'), find),
         h('div', { class: 'row' }, h('button', { type: 'button', class: 'icon-button', 'aria-label': 'Previous match', title: 'Previous match', on: { click: step(-1) } }, icon('up')),
@@ -38,8 +40,10 @@ export function logPart(page, gone) {
     /** @type {number | null} of one's own choice; null: the latest */
     let chosen = Number(query.get('attempt')) || null;
     let attempt = 0;
-    let first = 1; // number of the first line on the page, where the log is known from its start
+    let first = 1; // number of the first line on the page
+    let numbered = true; // the log is known from its start
     let lines = 0;
+    let rest = ''; // of the last line, which goes on
     let here = -1;
     out.addEventListener('scroll', () => {
         if (!followBox.hidden)
@@ -88,7 +92,7 @@ export function logPart(page, gone) {
     function light(line) {
         for (const el of out.querySelectorAll('[data-here]'))
             el.removeAttribute('data-here');
-        const el = out.children[line - first];
+        const el = numbered ? out.children[line - first] : null;
         if (el instanceof HTMLElement) {
             el.dataset.here = '';
             el.scrollIntoView({ block: 'center' });
@@ -135,13 +139,19 @@ export function logPart(page, gone) {
 
     /** @param {string} text */
     function add(text) {
-        for (const line of text.split('\n')) {
-            if (line === '')
-                continue;
+        if (text === '')
+            return;
+        if (rest) {
+            out.lastElementChild?.remove();
+            lines--;
+        }
+        const all = (rest + text).split('\n');
+        rest = all[all.length - 1];
+        for (const line of rest ? all : all.slice(0, -1)) {
             // Lines of the program itself begin with a priority, as syslog numbers them.
             const severity = /^<[0-3]>/.test(line) ? 'err' : /^<4>/.test(line) ? 'warn' : '';
             const words = line.replace(/^<\d>/, '');
-            const el = h('div', { class: severity, data: { text: words } }, h('a', { class: 'at', href: '#', tabindex: -1, title: 'Copy the link to this line' }, first + lines), words);
+            const el = h('div', { class: severity, data: { text: words } }, numbered ? h('a', { class: 'at', href: '#', tabindex: -1, title: 'Copy the link to this line' }, first + lines) : h('span'), words);
             out.append(el);
             if (level.value || find.value.trim())
                 dress(el);
@@ -163,6 +173,7 @@ export function logPart(page, gone) {
                     fill(out);
                     lines = 0;
                     first = 1;
+                    rest = '';
                 }
                 if (pick.childElementCount !== page.attempts.length) {
                     fill(pick, page.attempts.map(a => h('option', { value: a.n }, `Attempt ${a.n}${a.cause ? `, ${a.cause.replaceAll('_', ' ')}` : ''}`)));
@@ -170,19 +181,22 @@ export function logPart(page, gone) {
                 }
                 pick.value = String(attempt);
                 followBox.hidden = chosen !== null || !page.run || !isActive(page.run);
-                plain.href = `/api/v1/runs/${encodeURIComponent(page.id)}/logs?limit=1048576${attempt > 0 ? `&attempt=${attempt}` : ''}`;
                 const fresh = offset === null;
                 const news = await getLog(page.id, { ...(offset === null ? { tail: MOST } : { offset }), attempt: attempt > 0 ? attempt : null }, gone);
                 offset = news.next;
+                if (fresh)
+                    numbered = cut.hidden = news.start === 0;
+                plain.href = `/api/v1/runs/${encodeURIComponent(page.id)}/logs?limit=${PLAIN}${offset > PLAIN ? '&tail=10000' : ''}${attempt > 0 ? `&attempt=${attempt}` : ''}`;
                 if (!out.isConnected) {
                     if (news.text === '') {
                         fill(page.place, h('div', { class: 'card' }, stateBox('empty', 'The log is empty', 'The worker writes the first lines when it starts.')));
                         offset = null;
                         return;
                     }
-                    fill(page.place, bar, out);
+                    fill(page.place, bar, cut, out);
                 }
-                add(news.text);
+                // A part that begins later may begin within a line.
+                add(fresh && !numbered ? news.text.slice(news.text.indexOf('\n') + 1) : news.text);
                 if (fresh) {
                     mark();
                     const line = Number(query.get('line'));

@@ -400,6 +400,25 @@ describe('results', { skip }, () => {
         });
         await page.keyboard.press('Escape');
         await until('the whole run', async () => !/from=/.test(page.url()));
+        /* What plus has narrowed minus widens again, on each axis, up to the whole run. */
+        for (const axis of ['Epoch', 'Time', 'Step']) {
+            await page.getByRole('button', { name: axis, exact: true }).click();
+            await plot.focus();
+            const width = () => Number(/to=(\d+)/.exec(page.url())?.[1] ?? Infinity) - Number(/from=(\d+)/.exec(page.url())?.[1] ?? 0);
+            await page.keyboard.press('+');
+            await until('a part', async () => width() < Infinity);
+            const half = width();
+            await until('less', async () => {
+                await page.keyboard.press('+');
+                return width() < .6 * half;
+            });
+            const less = width();
+            await page.keyboard.press('-');
+            await until('more', async () => width() > 1.8 * less, { limit: 5000 });
+            for (let i = 0; i < 4; i++)
+                await page.keyboard.press('-');
+            await until('the whole run', async () => !/from=/.test(page.url()), { limit: 5000 });
+        }
         await browser.close(page);
     });
 

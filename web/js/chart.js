@@ -68,6 +68,7 @@ export class Chart {
      * @param {AbortSignal} options.signal
      * @param {(range: [number, number] | null) => void} options.zoom to a stretch in the axis' unit, or all of it
      * @param {(by: number) => void} options.pan by a share of what is shown
+     * @param {(by: number) => void} options.widen to so many times what is shown
      * @param {() => void} options.more other keys are wanted now
      * @param {() => number | null} options.began moment (s) that relative time starts at
      * @param {() => number | null} options.epoch steps of an epoch, if known
@@ -703,7 +704,7 @@ export class Chart {
         const act = {
             ArrowLeft: () => this.options.pan(-.25), ArrowRight: () => this.options.pan(.25),
             '+': () => this.options.zoom([min + (max - min) / 4, max - (max - min) / 4]),
-            '-': () => this.options.zoom([min - (max - min) / 2, max + (max - min) / 2]),
+            '-': () => this.options.widen(2),
             0: () => this.options.zoom(null), Escape: () => this.options.zoom(null),
         }[event.key];
         if (act) {

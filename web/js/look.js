@@ -203,6 +203,15 @@ export class LookBar {
             this.zoom([from + shift, to + shift]);
     }
 
+    /** @param {number} by times what is shown, about its middle */
+    widen(by) {
+        if (!this.range)
+            return;
+        const [from, to] = this.range;
+        const more = (to - from) * (by - 1) / 2;
+        this.zoom([from - more, to + more]);
+    }
+
     last = 0; // step that the longest curve ends at
 }
 

@@ -151,7 +151,7 @@ export function chartsPart(page, gone) {
                 let chart = charts.get(panel.id);
                 if (!chart) {
                     chart = new Chart(panel, { ...bar.look }, {
-                        signal: gone, zoom, pan: by => bar.pan(by), more: refresh, began: start, epoch, span, name: `run-${page.id}`,
+                        signal: gone, zoom, pan: by => bar.pan(by), widen: by => bar.widen(by), more: refresh, began: start, epoch, span, name: `run-${page.id}`,
                         state: bar.stateOf(panel.id), changed: () => bar.keep(), expand: big => {
                             if (big)
                                 for (const other of charts.values())

@@ -372,7 +372,7 @@ export function compareView(context) {
                 if (charts.has(panel.id))
                     continue;
                 const chart = new Chart({ ...panel, layered: false }, { ...bar.look }, {
-                    signal, began: () => 0, epoch: () => 1, span: () => bar.last, pan: by => bar.pan(by), more: refresh, name: 'compare', legend: false,
+                    signal, began: () => 0, epoch: () => 1, span: () => bar.last, pan: by => bar.pan(by), widen: by => bar.widen(by), more: refresh, name: 'compare', legend: false,
                     state: bar.stateOf(panel.id), changed: () => bar.keep(), expand: big => bar.keepBig(panel.id, big),
                     zoom: range => {
                         const steps = range && zoomSteps(range);

@@ -384,7 +384,7 @@ export function sweepView(context) {
             let one = scalarCharts.get(scalar);
             if (!one) {
                 const key = `formula/${scalar}`, panel = { id: key, title: `${scalar} over training`, metric: { ...describe(`${key}/1`), exact: true }, keys: [key], layered: false };
-                one = new Chart(panel, { ...look.look, axis: 'step' }, { signal, zoom: () => {}, pan: () => {}, more: () => {}, began: () => 0, epoch: () => 1, name: `sweep-${id}-${scalar}` });
+                one = new Chart(panel, { ...look.look, axis: 'step' }, { signal, zoom: () => {}, pan: () => {}, widen: () => {}, more: () => {}, began: () => 0, epoch: () => 1, name: `sweep-${id}-${scalar}` });
                 scalarCharts.set(scalar, one);
             }
             one.show(curves.map(({ curve, layer }, i) => lineOf(curve, `formula/${scalar}/${layer}`, `layer ${layer}, ${say(curve.values)}`, i)).filter(curve => curve.buckets.length > 0));
@@ -419,7 +419,7 @@ export function sweepView(context) {
             }
             if (chart?.panel.id !== key || !chart.el.isConnected) {
                 const panel = { id: key, title: `${key} over training`, metric: { ...about, exact: true }, keys: [key], layered: false };
-                chart = new Chart(panel, { ...look.look, axis: 'step' }, { signal, zoom: () => {}, pan: () => {}, more: () => {}, began: () => 0, epoch: () => 1, name: `sweep-${id}` });
+                chart = new Chart(panel, { ...look.look, axis: 'step' }, { signal, zoom: () => {}, pan: () => {}, widen: () => {}, more: () => {}, began: () => 0, epoch: () => 1, name: `sweep-${id}` });
                 fill(curvesPlace, h('div', { class: 'row' }, h('h2', { class: 'grow' }, 'Over training'), h('span', { class: 'muted small' }, points.length < (sweep?.table.length ?? 0) ? `the best ${points.length} combinations` : '')), look.el, chart.el);
             }
             chart.show(curves.map((curve, i) => lineOf(curve, key, say(curve.values), i)).filter(curve => curve.buckets.length > 0));

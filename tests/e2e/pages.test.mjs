@@ -97,6 +97,41 @@ describe('pages', { skip }, () => {
         await browser.close(again);
     });
 
+    test('test_e2e_seventh_page_loads_as_those_out_of_sight_give_their_streams_back', async () => {
+        await full.reach(run, 'succeeded');
+        await until('its model', async () => (await full.get('/api/v1/models')).models.length > 0);
+        /* Headless pages all count as seen: the test says which are. */
+        const first = await browser.open('about:blank', { origin: full.url });
+        await first.context().addInitScript(() => {
+            let seen = true;
+            Object.defineProperty(document, 'hidden', { get: () => !seen });
+            Object.assign(globalThis, { see: now => {
+                seen = now;
+                document.dispatchEvent(new Event('visibilitychange'));
+            } });
+        });
+        const pages = [first];
+        for (let i = 0; i < 7; i++) {
+            const page = pages[i] ?? await first.context().newPage();
+            pages[i] = page;
+            await page.goto(`${full.url}/`);
+            await page.locator('#live[data-state="on"]').waitFor();
+            await page.locator('.run').first().waitFor();
+            if (i < 6)
+                await page.evaluate(() => globalThis.see(false));
+        }
+        /* Back in sight, the first goes on after the last event that it knows of: nothing had happened before. */
+        const { id } = await full.post('/api/v1/runs', { name: 'while away' });
+        await pages[6].locator('.run', { hasText: 'while away' }).waitFor();
+        const again = first.waitForRequest(request => new URL(request.url()).pathname === '/api/v1/events');
+        await first.evaluate(() => globalThis.see(true));
+        assert.match((await again).headers()['last-event-id'] ?? '', /^\d+$/);
+        await first.locator('.run', { hasText: 'while away' }).waitFor();
+        assert.equal(await first.locator('#live').getAttribute('data-state'), 'on');
+        await full.post(`/api/v1/runs/${id}/finish`, { outcome: 'succeeded' });
+        await browser.close(first);
+    });
+
     test('test_e2e_run_page_shows_log_checkpoints_configuration_and_events', async () => {
         await full.reach(run, 'succeeded');
         const page = await browser.open(`${full.url}/#/runs/${run}`);

@@ -351,7 +351,7 @@ test('test_metrics_the_page_has_no_sentences_of_its_own', needsPolyd, () => {
     }
 });
 
-async function events(chunks) {
+async function events(chunks, passed) {
     const body = new ReadableStream({
         start(controller) {
             for (const chunk of chunks)
@@ -360,7 +360,7 @@ async function events(chunks) {
         },
     });
     const all = [];
-    for await (const event of readEvents(body))
+    for await (const event of readEvents(body, passed))
         all.push(event);
     return all;
 }
@@ -377,6 +377,12 @@ test('test_sse_reads_events_cut_anywhere', async () => {
             [['run.state', '{"a":"ä"}', '12'], ['message', 'one\ntwo', '12']], `chunks of ${size}`);
         assert.equal(all[1].retry, 500);
     }
+});
+
+test('test_sse_passes_an_id_on_that_comes_without_an_event', async () => {
+    const passed = [];
+    assert.deepEqual((await events([new TextEncoder().encode('retry: 1000\nid: 7\n\nevent: metrics\ndata: {}\n\nid: 8\n')], id => passed.push(id))).map(({ event }) => event), ['metrics']);
+    assert.deepEqual([...new Set(passed)], ['7']); /* that of an event cut off does not count */
 });
 
 const run = (id, over = {}) => ({ id, jobId: '1', name: `run ${id}`, experiment: 'e', state: 'ended', outcome: 'succeeded', reason: '', step: 5, totalSteps: 10, attempts: 1, created: '2026-01-01T00:00:00.000Z',

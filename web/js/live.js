@@ -1,5 +1,6 @@
 // The page's one event stream. Views subscribe here; no other module opens a stream of events. After a break it continues
-// after the last event seen, so nothing is missed; the header says whether the page is live.
+// after the last event seen, so nothing is missed; the header says whether the page is live. A browser opens six connections to
+// a host for all of its tabs together, so a page out of sight gives its own back.
 import { toEvent } from './api.js';
 import { readEvents } from './sse.js';
 
@@ -27,6 +28,21 @@ const pause = ms => new Promise(resolve => {
     addEventListener('online', () => { clearTimeout(timer); resolve(null); }, { once: true });
 });
 
+/** How long a page may be out of sight before its stream ends: ms. */
+const HIDDEN = 5000;
+
+/** Ends once the page is in sight. */
+const inSight = () => new Promise(resolve => {
+    const look = () => {
+        if (document.hidden)
+            return;
+        document.removeEventListener('visibilitychange', look);
+        resolve(null);
+    };
+    document.addEventListener('visibilitychange', look);
+    look();
+});
+
 /** How long a connection may be gone before the page says so in large: ms. */
 const PATIENCE = 5000;
 /** When it broke. @type {Date | null} */
@@ -50,24 +66,33 @@ function watch(tell) {
  */
 export async function startLive(show, away) {
     watch(away);
+    /** Of the stream that is open. */
+    let stop = new AbortController();
+    let timer = 0;
+    document.addEventListener('visibilitychange', () => {
+        clearTimeout(timer);
+        if (document.hidden)
+            timer = setTimeout(() => stop.abort(), HIDDEN);
+    });
     for (;;) {
+        const rested = document.hidden || stop.signal.aborted;
+        await inSight();
+        stop = new AbortController();
         try {
             /** @type {Record<string, string>} */
             const headers = { Accept: 'text/event-stream' };
             if (lastId !== null)
                 headers['Last-Event-ID'] = lastId;
-            const response = await fetch('/api/v1/events', { headers, cache: 'no-store' });
+            const response = await fetch('/api/v1/events', { headers, cache: 'no-store', signal: stop.signal });
             if (!response.ok || !response.body)
                 throw new Error(`status ${response.status}`);
             lostAt = null;
             show('on', 'Live');
-            const again = wait > 0;
+            const again = rested || wait > 0; // new points, unlike events, are not sent again
             wait = 0;
             if (again)
                 dispatchEvent(new Event('polyd:back'));
-            for await (const message of readEvents(response.body)) {
-                if (message.id !== null)
-                    lastId = message.id;
+            for await (const message of readEvents(response.body, id => { lastId = id; })) {
                 let event;
                 try {
                     event = toEvent(message.event, message.id, JSON.parse(message.data));
@@ -78,6 +103,8 @@ export async function startLive(show, away) {
                     listener(event);
             }
         } catch { /* shown below */ }
+        if (stop.signal.aborted)
+            continue;
         lostAt ??= new Date();
         show('lost', 'Reconnecting');
         wait = Math.min(10000, wait === 0 ? 500 : wait * 2);

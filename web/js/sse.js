@@ -3,9 +3,10 @@
 
 /**
  * @param {ReadableStream<Uint8Array>} body
+ * @param {(id: string) => void} [passed] each id once it is passed: it may come without an event
  * @returns {AsyncGenerator<{event: string, data: string, id: string | null, retry: number | null}>}
  */
-export async function* readEvents(body) {
+export async function* readEvents(body, passed) {
     const reader = body.getReader();
     const decoder = new TextDecoder();
     let rest = '';
@@ -24,6 +25,8 @@ export async function* readEvents(body) {
             rest = lines.pop() ?? '';
             for (const line of lines) {
                 if (line === '') {
+                    if (id !== null)
+                        passed?.(id);
                     if (data.length > 0)
                         yield { event: event || 'message', data: data.join('\n'), id, retry };
                     event = '';

@@ -79,6 +79,20 @@ describe('attention by formula', { skip, timeout: 600000 }, () => {
         await browser.close(page);
     });
 
+    test('test_e2e_formula_says_what_it_runs_as_and_where', async () => {
+        const page = await browser.open(`${daemon.url}/#/submit`, { quiet });
+        const editor = page.getByLabel('Job document, JSON'), says = page.locator('.formula-says');
+        /* Too large to be tried unasked, which would draw the card again. */
+        const write = attention => editor.fill(JSON.stringify({ model: { preset: 'vit_micro', width: 512, heads: 8, depth: 6 }, data: { dataset: 'digits_gen' }, train: { epochs: 1 }, attention: { activation: 'formula', ...attention } }));
+        await write({ formula: 'softmax(s)' });
+        await says.getByText('Recognised: it runs as the built-in softmax.').waitFor({ timeout: 60000 });
+        await write({ formula: 'softmax(s)', recognise: false });
+        await says.getByText(/It equals the built-in softmax, but attention\.recognise is off: it runs by the formula’s own program/).waitFor({ timeout: 60000 });
+        await write({ formula: 's^3/(1+abs(s))' });
+        await says.getByText('No built-in activation: it runs by the formula’s own program, interpreted on a CPU, compiled on a GPU.').waitFor({ timeout: 60000 });
+        await browser.close(page);
+    });
+
     /* No GPU is here: the page gets the answer that a run has while its kernels are compiled. */
     test('test_e2e_formula_run_shows_that_kernels_are_compiled', async () => {
         const { run } = await daemon.submit({ name: 'compiles', attention: { activation: 'formula', formula: 's^3/(1+abs(s))' }, model: { preset: 'vit_micro', width: 16, depth: 1, heads: 1, patch: 14 },

@@ -253,8 +253,9 @@ export function formulaBox(read, write, signal) {
             return;
         const builtin = builtinWords(answer.builtin), warnings = /** @type {Fault[]} */ (answer.warnings);
         says.dataset.tone = warnings.length > 0 ? 'warn' : '';
+        const own = 'it runs by the formula’s own program, interpreted on a CPU, compiled on a GPU.';
         fill(says, warnings.map(w => h('p', null, h('b', null, `Character ${w.at + 1}: `), w.text)),
-            h('p', { class: 'muted' }, builtin ? `Recognised: it runs as the built-in ${builtin}.` : 'No built-in activation: it runs by the formula’s own program, on the CPU.'));
+            h('p', { class: 'muted' }, !builtin ? `No built-in activation: ${own}` : read()?.attention?.recognise === false ? `It equals the built-in ${builtin}, but attention.recognise is off: ${own}` : `Recognised: it runs as the built-in ${builtin}.`));
         const measured = logits(), under = measured ?? normalLogits(1);
         value.show({ make: width => formulaFigure(answer.samples, 'value', under, { title: `φ(s) = ${answer.formula}`, width: Math.min(width, 700), ink: colour('s2'), bar: colour('s1') }), says: formulaSays(answer.samples, 'value') });
         slope.show({ make: width => formulaFigure(answer.samples, 'slope', under, { title: `slope of ${answer.formula}`, width: Math.min(width, 700), ink: colour('s3'), bar: colour('s1') }), says: formulaSays(answer.samples, 'slope') });
@@ -356,7 +357,7 @@ export function formulaBox(read, write, signal) {
             el.hidden = typeof document?.kind === 'string' && document.kind !== 'train';
             if (document === undefined)
                 return;
-            const next = entriesOf(document), text = JSON.stringify([next, document.attention?.params ?? null]);
+            const next = entriesOf(document), text = JSON.stringify([next, document.attention?.params ?? null, document.attention?.recognise ?? null]);
             if (text === before)
                 return;
             before = text;

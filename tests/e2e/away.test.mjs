@@ -27,6 +27,9 @@ describe('getting rid of things', { skip: findChromium() === null && 'no Chromiu
         const { id: job, run_ids: [one, two] } = await daemon.post('/api/v1/jobs', small({ trials: 2 }));
         await daemon.reach(one, 'succeeded');
         await daemon.reach(two, 'succeeded');
+        const { id: other, run_ids: others } = await daemon.post('/api/v1/jobs', small({ name: 'in the open list', trials: 2 }));
+        for (const run of others)
+            await daemon.reach(run, 'succeeded');
         for (const look of looks)
             await browser.inspect(daemon.url, look, [['away-run', `#/runs/${one}`, 'role=button[name="Delete"]'], ['away-job', `#/jobs/${job}`, 'role=button[name="Delete"]'],
                 ['storage', '#/devices', 'text=of 16']]);
@@ -51,6 +54,13 @@ describe('getting rid of things', { skip: findChromium() === null && 'no Chromiu
         await page.getByText('The run is deleted.').waitFor();
         await assert.rejects(daemon.get(`/api/v1/runs/${one}`), /404/);
         await until('the folder to go', () => !existsSync(path.join(daemon.stateDir, 'runs', one)));
+
+        const list = await browser.open(`${daemon.url}/#/sweeps`);
+        await list.getByRole('link', { name: 'in the open list' }).waitFor();
+        const { id: listed, version } = await daemon.get(`/api/v1/jobs/${other}`);
+        assert.equal((await fetch(`${daemon.url}/api/v1/jobs/${listed}`, { method: 'DELETE', headers: { 'If-Match': `"${version}"` } })).status, 204);
+        await list.getByRole('link', { name: 'in the open list' }).waitFor({ state: 'detached' });
+        await browser.close(list);
 
         await daemon.post('/api/v1/models/short/versions', { run_id: two });
         await page.goto(`${daemon.url}/#/jobs/${job}`);

@@ -71,8 +71,9 @@ export function sweepsView(context) {
     async function load(fresh = false) {
         try {
             const page = await listSweeps({ limit: 50, cursor: fresh ? null : next }, signal);
-            const seen = new Set(page.jobs.map(job => job.id));
-            jobs = fresh ? [...page.jobs, ...jobs.filter(job => !seen.has(job.id))] : [...jobs, ...page.jobs];
+            // A sweep within the page's reach that the answer lacks has been deleted or archived.
+            const reach = page.next ? Math.min(...page.jobs.map(job => Number(job.id))) : 0;
+            jobs = fresh ? [...page.jobs, ...jobs.filter(job => Number(job.id) < reach)] : [...jobs, ...page.jobs];
             if (!fresh || !ready)
                 next = page.next;
             ready = true;

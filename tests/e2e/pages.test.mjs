@@ -132,6 +132,30 @@ describe('pages', { skip }, () => {
         await browser.close(first);
     });
 
+    test('test_e2e_configuration_comes_though_the_job_was_late_or_failed', async () => {
+        const { job_id: job } = await full.reach(run, 'succeeded');
+        const page = await browser.open('about:blank', { origin: full.url, quiet: /503/ }), asked = `**/api/v1/jobs/${job}`;
+        /* Late: the tab is open before the answer is there. */
+        let release;
+        const held = new Promise(resolve => { release = resolve; });
+        await page.route(asked, route => held.then(() => route.continue()));
+        await page.goto(`${full.url}/#/runs/${run}`);
+        await page.getByRole('tab', { name: 'Configuration' }).click();
+        release();
+        await page.locator('.config .kv').first().waitFor();
+        await page.unroute(asked);
+        await page.goto('about:blank');
+        /* Failed: the tab says so, and asks again. */
+        await page.route(asked, route => route.fulfill({ status: 503, contentType: 'application/problem+json', body: JSON.stringify({ error: { code: 'full', message: 'the store is full' } }) }));
+        await page.goto(`${full.url}/#/runs/${run}`);
+        await page.getByRole('tab', { name: 'Configuration' }).click();
+        await page.getByText('The configuration could not be loaded').waitFor();
+        await page.unroute(asked);
+        await page.getByRole('button', { name: 'Try again' }).click();
+        await page.locator('.config .kv').first().waitFor();
+        await browser.close(page);
+    });
+
     test('test_e2e_run_page_shows_log_checkpoints_configuration_and_events', async () => {
         await full.reach(run, 'succeeded');
         const page = await browser.open(`${full.url}/#/runs/${run}`);

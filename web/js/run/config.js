@@ -1,6 +1,6 @@
 // The resolved document of a run: every setting with its value, and whether it was submitted, swept, or filled in.
-import { listFields } from '../api.js';
-import { fill, h, icon, setText } from '../dom.js';
+import { getJob, isAbort, listFields } from '../api.js';
+import { failedBox, fill, h, icon, setText } from '../dom.js';
 import { builtinWords } from '../formula/words.js';
 import { checkFormula } from '../jobs.js';
 import { kindOf } from '../kinds.js';
@@ -81,7 +81,16 @@ export function configPart(page, gone) {
 
     return {
         async refresh() {
-            if (drawn || !page.job)
+            if (drawn || !page.run)
+                return;
+            try {
+                page.job ??= await getJob(page.run.jobId, gone); // the page's own question may be late, or has failed
+            } catch (error) {
+                if (!isAbort(error))
+                    fill(page.place, h('div', { class: 'card' }, failedBox(error, 'The configuration', () => page.again())));
+                return;
+            }
+            if (drawn || gone.aborted)
                 return;
             drawn = true;
             const trained = !page.run || kindOf(page.run).worker;

@@ -281,16 +281,37 @@ export function toast(text, tone = 'plain') {
  * @param {string} title
  * @param {Child[]} body
  * @param {string} action the button's word
- * @param {{danger?: boolean, keep?: string}} [options] `keep`: the word of the button that changes nothing
+ * @param {{danger?: boolean, keep?: string, act?: (data: FormData) => Promise<void>}} [options] `keep`: the word of the button that changes
+ *     nothing; `act`: what the button does: until it has succeeded the dialog stays, with what one has filled in
  * @returns {Promise<FormData | null>}
  */
 export function ask(title, body, action, options = {}) {
     return new Promise(resolve => {
         const heading = h('h2', { id: 'dialog-title' }, title);
-        const form = h('form', { method: 'dialog' }, heading, ...body, h('div', { class: 'row' },
-            h('button', { type: 'button', on: { click: () => dialog.close('no') } }, options.keep ?? 'Close'),
-            h('button', { class: options.danger ? 'danger' : 'primary', value: 'yes' }, action)));
+        const go = h('button', { class: options.danger ? 'danger' : 'primary', value: 'yes' }, action);
+        const wrong = h('p', { class: 'note', data: { tone: 'bad' }, role: 'alert', hidden: true });
+        const form = h('form', { method: 'dialog' }, heading, ...body, wrong, h('div', { class: 'row' },
+            h('button', { type: 'button', on: { click: () => dialog.close('no') } }, options.keep ?? 'Close'), go));
         const dialog = h('dialog', { 'aria-labelledby': 'dialog-title' }, form);
+        const { act } = options;
+        if (act)
+            form.addEventListener('submit', async event => {
+                event.preventDefault();
+                go.disabled = true;
+                wrong.hidden = true;
+                setText(go, `${action} …`);
+                try {
+                    await act(new FormData(form));
+                    dialog.close('yes');
+                } catch (error) {
+                    setText(wrong, message(error));
+                    wrong.hidden = false;
+                    if (!dialog.isConnected) // closed meanwhile
+                        toast(message(error), 'bad');
+                }
+                go.disabled = false;
+                setText(go, action);
+            });
         dialog.addEventListener('close', () => {
             resolve(dialog.returnValue === 'yes' ? new FormData(form) : null);
             dialog.remove();

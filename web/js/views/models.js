@@ -107,19 +107,22 @@ export function modelsView(context) {
     }
 
     async function upload() {
-        const data = await ask('Upload weights', [
+        let news = '';
+        const done = await ask('Upload weights', [
             h('p', { class: 'muted' }, 'A safetensors file under the names of timm or Hugging Face becomes the next version of a model. A file that polyd wrote describes itself; otherwise name a preset or describe the network.'),
             h('label', { class: 'field' }, h('span', null, 'File'), h('input', { type: 'file', name: 'file', required: true, accept: '.safetensors' })),
             h('label', { class: 'field' }, h('span', null, 'Name of the model'), h('input', { type: 'text', name: 'name', required: true, maxlength: 128, pattern: '[A-Za-z0-9_\\-][A-Za-z0-9._\\-]*', autocomplete: 'off', value: asked ?? '' })),
             h('label', { class: 'field' }, h('span', null, 'Preset'), h('input', { type: 'text', name: 'preset', autocomplete: 'off', placeholder: 'gpt2, vit_base, …' })),
             h('label', { class: 'field' }, h('span', null, 'Description (JSON)'), h('textarea', { name: 'description', rows: 3, spellcheck: 'false', placeholder: '{"model": {"pool": "cls"}, "data": {"image_size": 224}}' })),
-            h('label', { class: 'field' }, h('span', null, 'Tokenizer'), h('input', { type: 'text', name: 'tokenizer', autocomplete: 'off', placeholder: 'ROOT/FOLDER of vocab.json and merges.txt' }))], 'Upload');
-        const file = data?.get('file');
-        if (!data || !(file instanceof File))
+            h('label', { class: 'field' }, h('span', null, 'Tokenizer'), h('input', { type: 'text', name: 'tokenizer', autocomplete: 'off', placeholder: 'ROOT/FOLDER of vocab.json and merges.txt' }))], 'Upload', { act: async data => {
+            const file = /** @type {File} */ (data.get('file')), text = (/** @type {string} */ key) => String(data.get(key) ?? '').trim();
+            await uploadModel(text('name'), file, { preset: text('preset'), description: text('description'), tokenizer: text('tokenizer') });
+            news = `${text('name')}: ${file.name} is registered`;
+        } });
+        if (!done)
             return;
-        const text = (/** @type {string} */ key) => String(data.get(key) ?? '').trim();
-        toast(`Uploading ${file.name}, ${bytes(file.size)} …`);
-        await change(() => uploadModel(text('name'), file, { preset: text('preset'), description: text('description'), tokenizer: text('tokenizer') }), `${text('name')}: ${file.name} is registered`);
+        context.announce(news);
+        await refresh();
     }
 
     /**

@@ -221,6 +221,8 @@ void model_layer_decay(struct model *m, double decay)
             const char *name = m->param[i].name;
             size_t len = block_len(pattern, name);
 
+            if (m->param[i].role == MODEL_ROLE_BUFFER) /* these follow all trained parameters */
+                continue;
             if (len && !(last && last_len == len && !strncmp(last, name, len))) {
                 last = name;
                 last_len = len;

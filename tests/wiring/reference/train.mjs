@@ -389,7 +389,8 @@ const frozen = (s, name) => s.freeze.some(begin => name.startsWith(begin));
  * layers 1 to L, what it reads before them is 0 and what stands behind them is L + 1 (timm's param_groups_layer_decay).
  */
 function layerRates(s) {
-    const names = shapes(s).map(p => p.name), blockOf = name => /^(blocks\.\d+|transformer\.h\.\d+|layers\.\d+\.blocks\.\d+)\./.exec(name)?.[1] ?? null;
+    const names = shapes(s).filter(p => p.role !== 'buffer').map(p => p.name);
+    const blockOf = name => /^(blocks\.\d+|transformer\.h\.\d+|layers\.\d+\.blocks\.\d+|model\.transformer_\d+)\./.exec(name)?.[1] ?? null;
     const blocks = [...new Set(names.map(blockOf).filter(block => block !== null))], last = names.findLastIndex(name => blockOf(name) !== null);
     let layer = 0;
     return new Map(names.map((name, i) => {

@@ -28,6 +28,12 @@ int64_t job_config_patches(const struct job_config *config)
     return config->data.image_size[0] / m->patch[0] * (config->data.image_size[1] / m->patch[1]);
 }
 
+/* Tokens that one pass of the encoder reads: of a pair, those of one text. */
+static int64_t length_of(const struct job_config *config)
+{
+    return config->data.context / (job_dataset_info((enum job_dataset)config->data.dataset)->pairs ? 2 : 1);
+}
+
 int64_t job_config_keys(const struct job_config *config)
 {
     int64_t patches = job_config_patches(config), window = job_config_window(config);
@@ -38,14 +44,14 @@ int64_t job_config_keys(const struct job_config *config)
         return job_config_head_dim(config);
     if (patches)
         return patches + (config->model.pool == JOB_POOL_CLS) + job_network(config->model.arch)->distils;
-    return config->data.context;
+    return length_of(config);
 }
 
 int64_t job_config_tokens(const struct job_config *config)
 {
     const int64_t patches = job_config_patches(config), window = job_config_window(config);
 
-    return window ? window : patches ? patches : config->data.context;
+    return window ? window : patches ? patches : length_of(config);
 }
 
 bool job_config_causal(const struct job_config *config)

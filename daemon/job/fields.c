@@ -354,7 +354,8 @@ const struct job_field job_fields[] = {
      FLAGS(OPEN0), WITH(job_use_n),
      MEANS("definition of N. In a swin each block has its own N: window and keys count the patches of a "
            "window, patches those of the stage. In an xcit, keys and channels count the channels of a head; "
-           "the class layers use the number of patches plus the class token",
+           "the class layers use the number of patches plus the class token. For pairs of texts, context and "
+           "keys count the tokens of one text",
            "kernels/ATTENTION.md#4-n")},
     {ROW("/attention/n", JOB_T_NUMBER, config.attention.n), ANY, RULE(job_rule_n, "computed"),
      FLAGS(JOB_F_COMPUTED | FIXED), WITH(job_use_n),

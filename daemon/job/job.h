@@ -519,11 +519,11 @@ int64_t job_config_window(const struct job_config *config);
 /* Heads of the layer that has the most; the stages of a hierarchical network differ. */
 int64_t job_config_heads_most(const struct job_config *config);
 /* Keys that a query sees: those of a window, the channels of a head where attention is between channels, patches
- * plus the class token, or data.context. */
+ * plus the class token, or data.context, of a pair of texts half of it. */
 int64_t job_config_keys(const struct job_config *config);
 /* The number of tokens N of the scaling laws: patches of an image without the class token, those of a window
- * where attention stays within one, or data.context; 0 where there is none. Whatever attention.n_for_scale
- * says. */
+ * where attention stays within one, or data.context, of a pair of texts half of it; 0 where there is none.
+ * Whatever attention.n_for_scale says. */
 int64_t job_config_tokens(const struct job_config *config);
 /* Whether tokens see none that come later. */
 bool job_config_causal(const struct job_config *config);

@@ -270,7 +270,7 @@ json_t *job_rule_n(struct job_ctx *c)
         n = (double)job_config_head_dim(c->g);
         break;
     case JOB_N_CONTEXT:
-        n = (double)c->g->model.context;
+        n = (double)(c->g->model.context / (job_ctx_dataset(c)->pairs ? 2 : 1));
         break;
     case JOB_N_NUMBER:
         n = c->g->attention.n;

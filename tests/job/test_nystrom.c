@@ -53,6 +53,31 @@ static void test_nystrom_n_is_the_context(void **state)
     done(&p);
 }
 
+/* One encoder reads the two texts of a pair, one after the other. */
+static void test_n_of_pairs_is_the_length_of_one_text(void **state)
+{
+    static const char *const sets[] = {"aan", "text_pairs"}, *const words[] = {"context", "keys"};
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        const struct job_config *g;
+        struct parsed p;
+        char doc[300];
+
+        snprintf(doc, sizeof doc,
+                 "{\"model\":{\"preset\":\"nystrom_lra\"},\"data\":{\"dataset\":\"%s\",\"path\":\"a/b\"},"
+                 "\"attention\":{\"activation\":\"poly\",\"n_for_scale\":\"%s\"},\"train\":{\"steps\":4}}",
+                 sets[i / 2], words[i % 2]);
+        p = want_ok(doc);
+        g = &job_first(p.job)->config;
+        assert_int_equal(g->model.context, 8192);
+        assert_true(g->attention.n == 4096 && g->attention.c0 == 1.0 / 64);
+        assert_int_equal(job_config_keys(g), 4096);
+        assert_int_equal(job_config_tokens(g), 4096);
+        done(&p);
+    }
+}
+
 static void test_nystrom_length_follows_the_arena(void **state)
 {
     static const struct {
@@ -155,6 +180,7 @@ int main(void)
         cmocka_unit_test(test_nystrom_has_its_own_defaults),
         cmocka_unit_test(test_pairs_have_half_the_context_each),
         cmocka_unit_test(test_nystrom_n_is_the_context),
+        cmocka_unit_test(test_n_of_pairs_is_the_length_of_one_text),
         cmocka_unit_test(test_nystrom_length_follows_the_arena),
         cmocka_unit_test(test_nystrom_recipes_are_the_authors),
         cmocka_unit_test(test_what_nystrom_has_not_is_named),

@@ -1,6 +1,6 @@
 // One job at least for every field of the job document that the reference network can recompute. Fields of data, sweeps
 // and models of one's own have theirs in data.test.mjs; what no job can show is listed at the end, with the reason.
-import { imageJob, labelJob, merge, nystromJob, nystromLabels, swinJob, textJob, xcitJob } from './rig.mjs';
+import { imageJob, labelJob, merge, nystromJob, nystromLabels, pairJob, swinJob, textJob, xcitJob } from './rig.mjs';
 
 /**
  * @typedef {object} Case
@@ -68,14 +68,16 @@ export const cases = [
 
     /* ---- Nystromformer ---- */
     ...each('/model/arch', [[nystromJob(), { instead: null }], [nystromLabels(), { instead: null }], [polyNystrom({ scale: 'learned', scale_share: 'head' }, { train: { dropout: 0.1, drop_path: 0.2 } }), { instead: null }],
-        [nystromJob({ attention: { activation: 'sigmoid' } }), { instead: null }]]),
+        [nystromJob({ attention: { activation: 'sigmoid' } }), { instead: null }], [pairJob(), { instead: null }]]),
+    ...each('/attention/n_for_scale', [[pairJob({ attention: { activation: 'poly' } }), { instead: 12 }], [pairJob({ attention: { activation: 'sigmoid', n_for_scale: 'keys' } }), { instead: 12 }]]),
     ...each('/model/landmarks', [[polyNystrom({}, { model: { landmarks: 4 } }), { instead: 3 }], [nystromJob({ model: { landmarks: 12 }, diagnostics: { every: 0 } }), { instead: 3 }]]),
     ...each('/model/conv_kernel', [[nystromJob({ model: { conv_kernel: 3 } }), { instead: 5 }]]),
     ...each('/model/pinv_iterations', [[polyNystrom({}, { model: { pinv_iterations: 2 } })]]),
     ...each('/model/pool', [[nystromJob({ model: { pool: 'cls' } })]]),
     ...each('/model/pinv_start', [[polyNystrom({}, alone('global_abs'))], [nystromJob(alone('global_colsum'))]]),
     ...each('/attention/nystrom_apply', [[polyNystrom({ nystrom_apply: 'F1F3', scale: 'learned' })], [polyNystrom({ nystrom_apply: 'separate', scale: 'learned' })]]),
-    ...each('/attention/n_valid', [[polyNystrom({ n_valid: true }, { diagnostics: { every: 0 } })], [polyNystrom({ n_valid: true, scale: 'learned' }, { model: { landmarks: 12 }, diagnostics: { every: 0 } })]]),
+    ...each('/attention/n_valid', [[polyNystrom({ n_valid: true }, { diagnostics: { every: 0 } })], [polyNystrom({ n_valid: true, scale: 'learned' }, { model: { landmarks: 12 }, diagnostics: { every: 0 } })],
+        [pairJob({ attention: { activation: 'poly', n_valid: true, scale: 'learned' }, diagnostics: { every: 0 } })]]),
     ...each('/data/zero_is_padding', [[nystromLabels({ data: { tokenizer: 'chars', zero_is_padding: true } })]]),
     ...each('/data/depth', [[nystromJob({ data: { depth: 2 } })]]),
     ...each('/data/contour', [[pictures({ contour: 2 })], [pictures({ contour: 5 })]]),

@@ -44,6 +44,11 @@ export function writeData(dir) {
     // Texts of 0 to 8 letters in three classes; the labels come in another order than they sort.
     const rows = Array.from(noise(26, 6), (x, i) => ({ label: ['sad', 'glad', 'bad'][(x >>> 3) % 3], text: text.subarray(5 * i, 5 * i + x % 9).toString() }));
     writeFileSync(path.join(dir, 'labelled.tsv'), ['text\tlabel', ...rows.map(row => `${row.text}\t${row.label}`)].join('\n'));
+    // Pairs of texts of 2 to 9 letters, so that some are longer than half the context of pairJob.
+    mkdirSync(path.join(dir, 'aan'));
+    const letters = noise(520, 7), cut = at => String.fromCharCode(...letters.subarray(10 * at, 10 * at + 2 + letters[10 * at + 9] % 8).map(x => 97 + x % 7));
+    for (const [part, from, count] of [['train', 0, 14], ['eval', 14, 7], ['test', 21, 5]])
+        writeFileSync(path.join(dir, `aan/new_aan_pairs.${part}.tsv`), Array.from({ length: count }, (_, i) => `${(from + i) % 2}\ta\tb\t${cut(2 * (from + i))}\t${cut(2 * (from + i) + 1)}\n`).join(''));
     return { pixels, labels, text, rows };
 }
 
@@ -91,6 +96,9 @@ export const nystromJob = (more = {}) => merge(merge({
 
 /** The same over texts with classes. */
 export const nystromLabels = (more = {}) => labelJob(merge({ model: { arch: 'nystrom', context: 6, landmarks: 3, conv_kernel: 3 } }, more));
+
+/** The same over pairs of texts, of 6 tokens each. */
+export const pairJob = (more = {}) => nystromJob(merge({ data: { dataset: 'aan', path: 'tests/aan', split: undefined } }, more));
 
 /** The parameters of a checkpoint, without its states and averages. */
 export const parametersOf = ({ tensors }) => new Map([...tensors].filter(([name]) => !/^(optim|ema|polyd)\./.test(name)));

@@ -26,7 +26,7 @@ export function nystromShapes(s, { add, norm, linear, scaleName, learned }) {
     }
     if (s.finalNorm)
         norm('model.norm');
-    linear('matrix', 'seq_classifer.mlpblock.0', D, s.hidden);
+    linear('matrix', 'seq_classifer.mlpblock.0', s.pairs ? 4 * D : D, s.hidden);
     linear('matrix', 'seq_classifer.mlpblock.2', s.hidden, s.classes);
 }
 
@@ -101,7 +101,7 @@ export class Nystrom extends Network {
                     const a = weights[i] = weighed(seen.map(j => row[j]), s.nystromApply === 'separate' ? t.div(t.mul(scale(1) ?? t.leaf(1), scale(3) ?? t.leaf(1)), scale(2) ?? t.leaf(1)) : scale(1), i, layer);
                     return V[0].map((_, c) => t.dot(a, seen.map(j => V[j][c])));
                 });
-                if (this.keepStats)
+                if (this.keepStats && !this.second)
                     this.look(layer, sample, head, { rows: weights, logits: every.map(row => seen.map(j => row[j])), keys: () => seen, columns: n });
             } else {
                 const { lq, lk, z2, f2 } = between[head];
@@ -110,12 +110,14 @@ export class Nystrom extends Network {
                 const inverse = this.inverse(f2, between.map(one => one.f2));
                 const first = f3.map(row => V[0].map((_, c) => t.dot(row, seen.map(j => V[j][c]))));
                 rows = this.product(f1, this.product(inverse, first));
-                if (this.keepStats) {
+                if (this.keepStats) { // the residual of both texts of a pair, the rest of the first
                     const squares = a => a.flat().reduce((sum, node) => sum + t.at(node) ** 2, 0), back = this.product(this.product(f2, inverse), f2);
                     const sums = (this.inverses ??= [])[layer] ??= { off: 0, all: 0 };
                     const c = plain || scale(2) === null ? 1 : t.at(scale(2)); // of all heads together: each without its factor
                     sums.off += back.flat().reduce((sum, node, i) => sum + (t.at(node) - t.at(f2.flat()[i])) ** 2, 0) / c ** 2;
                     sums.all += squares(f2) / c ** 2;
+                }
+                if (this.keepStats && !this.second) {
                     probed = { rows: f2, logits: z2, keysOf: lq.map(() => lk), x: means(x.map((row, i) => row.map(a => shown[i] ? a : t.scale(a, 0)))), tau: 1 / Math.sqrt(d), scale: scale(2) === null ? null : t.at(scale(2)) };
                     this.look(layer, sample, head, { rows: f2, logits: plain ? z2.map(row => row.map(a => t.shift(a, -shift))) : z2, keys: () => lk.map((_, j) => j), columns: m, between: 'landmarks' });
                     (plain ? softly : this).note(layer, sample, head, probed);
@@ -138,7 +140,23 @@ export class Nystrom extends Network {
         });
     }
 
+    /** Of two texts, a and b as [a, b, a b, a - b]; without noise, as the numbers of their rows are not those of single texts. */
     classify({ tokens, last }, sample = 0) {
+        const t = this.t, s = this.s, half = tokens.length / 2;
+        let read;
+        if (s.pairs) {
+            const [a, b] = [0, 1].map(which => {
+                this.second = which === 1;
+                return this.encode({ tokens: tokens.slice(which * half, (which + 1) * half), last: half - 1 }, sample);
+            });
+            read = [...a, ...b, ...a.map((x, c) => t.mul(x, b[c])), ...a.map((x, c) => t.sub(x, b[c]))];
+        } else
+            read = this.encode({ tokens, last }, sample);
+        const hidden = this.linear(read, 'seq_classifer.mlpblock.0').map(a => t.unary(a, Math.max(t.at(a), 0), t.at(a) > 0 ? 1 : 0));
+        return this.linear(hidden, 'seq_classifer.mlpblock.2');
+    }
+
+    encode({ tokens, last }, sample) {
         const t = this.t, s = this.s, D = s.width, words = this.param.get('model.embeddings.word_embeddings.weight'), places = this.param.get('model.embeddings.position_embeddings.weight');
         let ids = Array.from(tokens), shown = ids.map((id, i) => i <= last && !(s.zeroIsPadding && id === 0));
         if (s.pool === 'cls') {
@@ -160,8 +178,6 @@ export class Nystrom extends Network {
         if (s.finalNorm)
             x = each(x, 'model.norm');
         x = x.map((row, i) => row.map(a => shown[i] ? a : t.scale(a, 0)));
-        const read = s.pool === 'cls' ? x[0] : x[0].map((_, c) => t.scale(t.sum(x.map(row => row[c])), 1 / x.length));
-        const hidden = this.linear(read, 'seq_classifer.mlpblock.0').map(a => t.unary(a, Math.max(t.at(a), 0), t.at(a) > 0 ? 1 : 0));
-        return this.linear(hidden, 'seq_classifer.mlpblock.2');
+        return s.pool === 'cls' ? x[0] : x[0].map((_, c) => t.scale(t.sum(x.map(row => row[c])), 1 / x.length));
     }
 }

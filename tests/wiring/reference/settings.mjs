@@ -67,11 +67,11 @@ export function settings(job, data) {
     const context = model.context ?? preset.context ?? arena?.[job.data?.lra_len === 'paper' ? 1 : 0] ?? 256;
     const patch = tokens ? [0, 0] : pair(model.patch ?? preset.patch ?? [largestDivisor(data.height), largestDivisor(data.width)]);
     const patches = tokens ? 0 : data.height / patch[0] * (data.width / patch[1]);
-    const length = job.data?.context ?? context;
+    const length = job.data?.context ?? context, pairs = job.data?.dataset === 'aan', texts = pairs ? 2 : 1; // of a sample, each as long
     const nWord = attention.n_for_scale ?? (tokens ? 'context' : swin ? 'window' : 'patches');
     const side = swin ? Math.min(model.window ?? 7, data.height / patch[0], data.width / patch[1]) : 0;
     const n = typeof nWord === 'number' ? nWord
-        : { patches, channels: width / (model.heads ?? preset.heads), keys: swin ? side * side : xcit ? width / (model.heads ?? preset.heads) : tokens ? length : patches + (pool === 'cls' ? 1 : 0) + (arch === 'deit' ? 1 : 0), window: side * side, context, row: 1 }[nWord];
+        : { patches, channels: width / (model.heads ?? preset.heads), keys: swin ? side * side : xcit ? width / (model.heads ?? preset.heads) : tokens ? length / texts : patches + (pool === 'cls' ? 1 : 0) + (arch === 'deit' ? 1 : 0), window: side * side, context: context / texts, row: 1 }[nWord];
     const alpha = attention.alpha ?? { relu: 1, sigmoid_bias: 0 }[activation] ?? 0.5;
     const momentum = /^msgd/.test(optimizer.name ?? 'adamw');
     const lr = optimizer.lr ?? (momentum ? 0.3 : 1e-3), batch = train.batch ?? 64;
@@ -83,7 +83,7 @@ export function settings(job, data) {
     warmup ??= train.steps !== undefined ? Math.round(0.05 * steps) : Math.round(train.epochs * 0.05 * stepsPerEpoch);
     return {
         arch, pool, bias, patch, activation, placement, context: length, n,
-        positions: context,
+        positions: context / texts, pairs,
         width, depth: swin ? list('depths').reduce((a, b) => a + b) : model.depth ?? preset.depth, heads: model.heads ?? preset.heads ?? list('head_counts')[0],
         hidden: Math.round((model.mlp_ratio ?? preset.mlp_ratio ?? 4) * width),
         landmarks: model.landmarks ?? preset.landmarks ?? 128, convKernel: model.conv_kernel ?? 35, pinvIterations: model.pinv_iterations ?? 6,

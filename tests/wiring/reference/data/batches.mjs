@@ -5,7 +5,7 @@ import { digitSet } from './digits.mjs';
 import { encodeDocuments, joined, readDocuments } from './documents.mjs';
 import { readCifar, readFolder, readMnist } from './files.mjs';
 import { Draws, bounded, shuffled } from './draws.mjs';
-import { classesOf, readLabelled } from './labelled.mjs';
+import { classesOf, readLabelled, readPairs } from './labelled.mjs';
 import { stream, words as draws } from '../philox.mjs';
 import { evaluationPicture, normalised, trainingPicture } from './pixels.mjs';
 import { erase, mixed } from './recipe.mjs';
@@ -201,6 +201,18 @@ function labelled(document, place, tokenizerFolder, splitSeed) {
     };
 }
 
+/** Two texts in each sample, bytes from 1 on, each in half the context. @returns {Feed} */
+function pairs(document, folder) {
+    const { data } = document, rows = readPairs(folder), names = classesOf(rows[0].map(row => row.label)), { places, ...length } = schedule(document, rows[0].length);
+    const half = text => Array.from({ length: data.context / 2 }, (_, k) => (Buffer.from(text)[k] ?? -1) + 1);
+    const parts = rows.map(part => part.map(({ label, texts }) => ({ input: { tokens: texts.flatMap(half), last: data.context - 1 }, target: names.indexOf(label) })));
+    return {
+        ...length, facts: { samples: rows[0].length, vocab: 257, classes: names.length }, names,
+        train: step => places(step).map(({ sample }) => parts[0][sample]),
+        val: parts[1], test: parts[2], scored: split => parts[['train', 'val', 'test'].indexOf(split)],
+    };
+}
+
 /** @returns {Feed} */
 function generated(make, document, splitSeed) {
     const { data } = document, { parts, vocabulary, names } = make(data, splitSeed), { places, ...length } = schedule(document, parts[0].length);
@@ -226,6 +238,8 @@ export function batches(document, roots) {
     const place = data.path && below(data.path);
     if (data.dataset === 'text_labels')
         return labelled(document, place, data.tokenizer_path && below(data.tokenizer_path), data.split_seed ?? document.train.seed);
+    if (data.dataset === 'aan')
+        return pairs(document, place);
     if (data.dataset === 'listops_gen')
         return generated(listops, document, data.split_seed ?? document.train.seed);
     if (data.dataset === 'pathfinder_gen')

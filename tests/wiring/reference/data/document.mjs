@@ -1,7 +1,7 @@
 // The part of a resolved document that data follow from, with the defaults written once more from the documented table
 // (GET /api/v1/fields): one that goes astray in the daemon is noticed.
 
-const texts = ['text', 'ptb', 'wikitext2', 'wikitext103', 'openwebtext', 'pg19', 'text_labels', 'text_gen', 'listops_gen', 'pathfinder_gen'];
+const texts = ['text', 'ptb', 'wikitext2', 'wikitext103', 'openwebtext', 'pg19', 'text_labels', 'text_gen', 'listops_gen', 'pathfinder_gen', 'aan'];
 const sides = { mnist: 28, digits_gen: 28, cifar10: 32, tiny_imagenet: 64, imagenet1k: 224, image_folder: 224 };
 
 /** Dashes of a curve of Pathfinder by the pixels of its square picture; a context that is no square counts as 32 x 32. @param {number} context */

@@ -32,6 +32,12 @@ export function readTable(file) {
     return rows.map(row => ({ label: row[head.indexOf('label')], text: row[head.indexOf('text')] }));
 }
 
+/** Of a folder: the rows of its three parts, each with two texts. @param {string} folder @returns {{label: string, texts: string[]}[][]} */
+export function readPairs(folder) {
+    return ['train', 'eval', 'test'].map(part => readFileSync(path.join(folder, `new_aan_pairs.${part}.tsv`), 'utf8').trim().split('\n')
+        .map(line => line.split('\t')).map(([label, , , ...texts]) => ({ label, texts })));
+}
+
 const isFile = place => /\.(tsv|csv|jsonl)(\.gz)?$/.test(place);
 
 /** The rows of a file, or of a folder's training file and of the one that validates; by the rule standard of a test file as well. */

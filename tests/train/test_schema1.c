@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "daemon/digest/digest.h"
 #include "daemon/worker/data/safetensors.h"
 #include "daemon/worker/model/model.h"
 #include "daemon/worker/serve/serve.h"
@@ -116,6 +117,71 @@ static void test_checkpoints_of_schema_1_are_served(void **state)
     }
 }
 
+/* ---- a checkpoint whose network this version makes otherwise ---- */
+
+/* Replaces a piece of the checkpoint's metadata by one as long and puts the digest right. */
+static void alter(const char *path, const char *old, const char *new)
+{
+    static const char key[] = "\"polyd.sha256\":\"";
+    char hex[65];
+    uint8_t *bytes;
+    size_t len;
+    char *at;
+    FILE *f;
+
+    read_whole(path, &bytes, &len);
+    at = memmem(bytes, len, old, strlen(old));
+    assert_non_null(at);
+    memcpy(at, new, strlen(new));
+    at = (char *)memmem(bytes, len, key, strlen(key)) + strlen(key);
+    memset(at, '0', 64);
+    digest_sha256_hex(bytes, len, hex);
+    memcpy(at, hex, 64);
+    f = fopen(path, "w");
+    assert_int_equal(fwrite(bytes, 1, len, f), len);
+    fclose(f);
+    free(bytes);
+}
+
+static void check_altered(const char *old, const char *new, const char *refusal)
+{
+    char *json = text_of(SCHEMA1, "digits.json"), path[512];
+    struct job_config *config = NULL;
+    struct train_outcome out;
+    struct train_setup s;
+    struct data_st *st = NULL;
+    struct book b = {0};
+    struct pd_why why = {""};
+    enum pd_err err;
+
+    lay_out("digits");
+    snprintf(path, sizeof path, "%s/step-000000000002.safetensors", checkpoints);
+    alter(path, old, new);
+    assert_int_equal(job_config_load(json, strlen(json), &config, &why), PD_OK);
+    assert_int_equal(data_st_open(path, &st, &why), PD_OK);
+    err = train_setup_score(&s, config, st, &root, 1, NULL, false, &why);
+    if (err != (refusal ? PD_ERR_VERSION : PD_OK) || (refusal && !strstr(why.text, refusal)))
+        fail_msg("%s is scored: %s", new, why.text);
+    train_setup_done(&s);
+    data_st_free(st);
+    job_config_free(config);
+    err = run(json, &b, NULL, 1, &out, &why);
+    if (err != (refusal ? PD_ERR_VERSION : PD_OK) || (refusal && !strstr(why.text, refusal)))
+        fail_msg("%s goes on: %s", new, why.text);
+    close_book(&b);
+    free(json);
+}
+
+static void test_a_checkpoint_of_another_function_is_refused(void **state)
+{
+    (void)state;
+    check_altered("scale_value\":\"0.5", "scale_value\":\"0.5", NULL);
+    check_altered("scale_value\":\"0.5", "scale_value\":\"0.7", "polyd.model.scale_value");
+    check_altered("model.degree\":\"3", "model.degree\":\"5", "polyd.model.degree");
+    /* N is in the factor alone */
+    check_altered("n_for_scale\":\"4", "n_for_scale\":\"9", NULL);
+}
+
 /* ---- data.split_seed ---- */
 
 #define DRAWN(trial, more)                                                                                   \
@@ -199,6 +265,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_runs_of_schema_1_go_on_as_they_began, setup, teardown),
         cmocka_unit_test(test_checkpoints_of_schema_1_are_served),
+        cmocka_unit_test_setup_teardown(test_a_checkpoint_of_another_function_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_trials_share_their_data_unless_asked, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

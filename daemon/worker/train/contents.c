@@ -306,7 +306,9 @@ enum pd_err contents_read(struct contents *c, const char *path, struct train_sta
     if (!train_digest_fits(setup, st))
         err = pd_fail(why, PD_ERR_CONFLICT, "'%s' belongs to a run with another configuration or data set",
                       path);
-    else if (state.step > setup->steps)
+    else
+        err = train_digest_function(setup, st, why);
+    if (err == PD_OK && state.step > setup->steps)
         err = pd_fail(why, PD_ERR_CORRUPT, "'%s' is at step %lld, the run has %lld steps", path,
                       (long long)state.step, (long long)setup->steps);
     for (size_t i = model_param_count(setup->model); i < c->tensor_count && err == PD_OK; i++)

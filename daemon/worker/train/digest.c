@@ -100,3 +100,24 @@ bool train_digest_fits(const struct train_setup *s, const struct data_st *st)
         return !strcmp(trajectory, s->trajectory);
     return old_trajectory && !strcmp(old_trajectory, s->old_trajectory);
 }
+
+enum pd_err train_digest_function(const struct train_setup *s, const struct data_st *st, struct pd_why *why)
+{
+    const struct model_spec *own = model_spec(s->model);
+    struct model_spec spec;
+    const char *key;
+    enum pd_err err = model_spec_from_meta(st, &spec, why);
+
+    if (err != PD_OK)
+        return err;
+    if (!spec.attention.formula.text[0] &&
+        spec.attention.valid_power == 0) /* else N is in the factor alone */
+        spec.attention.n_for_scale = own->attention.n_for_scale;
+    key = model_spec_differs(&spec, own);
+    return key ? pd_fail(
+                     why, PD_ERR_VERSION,
+                     "another version wrote the checkpoint: its '%s' is not what this version makes of the "
+                     "run's document",
+                     key)
+               : PD_OK;
+}

@@ -443,6 +443,8 @@ enum pd_err train_setup_score(struct train_setup *s, const struct job_config *c,
         err = check_fits(s->info, st, why);
     if (err == PD_OK)
         err = make_model(s, c, why);
+    if (err == PD_OK)
+        err = train_digest_function(s, st, why);
     if (err != PD_OK)
         return err;
     s->loader_threads = (int)c->resources.loader_threads;

@@ -71,7 +71,8 @@ PD_NODISCARD enum pd_err train_setup_init(struct train_setup *s, struct job_conf
                                           const char *state_dir, int rank, bool headers_only,
                                           struct pd_why *why);
 /* The same for an evaluation: data, network, task and the batch of evaluations only. `st`: the checkpoint, whose classes,
- * channels and tokenizer must equal those of the data; PD_ERR_INVALID names the field. */
+ * channels and tokenizer must equal those of the data; PD_ERR_INVALID names the field. PD_ERR_VERSION: as
+ * train_digest_function. */
 PD_NODISCARD enum pd_err train_setup_score(struct train_setup *s, const struct job_config *config,
                                            const struct data_st *st, const struct data_root *roots,
                                            size_t root_count, const char *cache, bool headers_only,
@@ -91,6 +92,10 @@ void train_setup_done(struct train_setup *s);
 PD_NODISCARD enum pd_err train_digest_set(struct train_setup *s, const struct job_config *c,
                                           struct pd_why *why);
 bool train_digest_fits(const struct train_setup *s, const struct data_st *st);
+/* Whether the checkpoint's parameters are those of the function that this version makes of the run's document.
+ * PD_ERR_VERSION names the setting that another version made otherwise. */
+PD_NODISCARD enum pd_err train_digest_function(const struct train_setup *s, const struct data_st *st,
+                                               struct pd_why *why);
 
 /* plan.c: sets keep_activations by train.recompute. `auto` on a GPU: true if the forecast without recomputation is at most
  * TRAIN_KEEP_PERCENT of memory_bytes; false on a CPU, whose memory other runs share, and if memory_bytes is unknown (0). */

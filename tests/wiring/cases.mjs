@@ -25,6 +25,7 @@ const pictures = more => nystromJob({ model: { width: 4, depth: 1, context: 256,
 const polyText = (more = {}, rest = {}) => textJob({ attention: { activation: 'poly', ...more }, ...rest });
 const formula = (text, more = {}) => imageJob({ attention: { activation: 'formula', formula: text, ...more } });
 const formulaText = (text, more = {}) => textJob({ attention: { activation: 'formula', formula: text, ...more } });
+const formulaSwin = (text, more = {}, rest = {}) => swinJob({ attention: { activation: 'formula', formula: text, ...more }, ...rest });
 const optimizer = (more, rest = {}) => imageJob({ train: { optimizer: { lr: 0.05, ...more }, ...rest } });
 const schedule = (more, rest = {}) => imageJob({ train: { steps: 6, ...rest, schedule: more }, diagnostics: { every: 0 } });
 /** Length in epochs: three steps each, of fourteen pictures in batches of four. */
@@ -137,7 +138,9 @@ export const cases = [
         // whose exponential is beyond f64
         [formula('softmax(c*tanh(s/c))*(1+h)/H', { params: { c: { init: 800, form: 'softplus' } } })],
         [formulaText('c*s^3/(a+abs(s)) + b*s/n', { params: { a: { init: 0.5, per: 'head', form: 'softplus' }, b: { init: 0.1, per: 'global' }, c: { init: '1/sqrt(n)', form: 'log' } } })]]),
-    ...each('/attention/recognise', [[formula('s^3/sqrt(n)', { recognise: false }), { inert: true }]]),
+    ...each('/attention/recognise', [[formula('s^3/sqrt(n)', { recognise: false }), { instead: true }], [formula('s^3/sqrt(n)'), { instead: false }],
+        [formulaSwin('s^3/sqrt(n)', { n_for_scale: 'patches' }), { instead: false }], [formulaSwin('s^3/sqrt(n)', { n_for_scale: 'patches', recognise: false }), { instead: true }],
+        [formulaSwin('3*s^2/n', {}, { model: { window: 4 } }), { instead: false }]]),
     ...each('/attention/degree', [1, 2, 4, 5, 6, 8].map(degree => [poly({ degree })])),
     ...each('/attention/degree', [[polyText({ degree: 2 })], [polyText({ degree: 1 })]]),
     ...each('/attention/scale', ['none', 'k', 'learned'].flatMap(scale => [[poly({ scale, ...scale === 'k' ? { k: 3 } : {} })], [polyText({ scale, ...scale === 'k' ? { k: 3 } : {} })]])),

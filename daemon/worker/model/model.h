@@ -133,8 +133,9 @@ struct model_spec {
     int32_t stage_depth[MODEL_STAGES_MAX], stage_heads[MODEL_STAGES_MAX];
     int32_t window; /* side in patches */
     enum model_count count;
-    double
-        count_power; /* the scale of a module is N^-count_power of its own N; 0: the same for all modules */
+    /* The scale of a module is N^-count_power of its own N, with scale k the first stage's times the ratio of these powers;
+     * 0: the same for all modules. */
+    double count_power;
     /* XCiT */
     struct model_attention class_attention; /* of the class layers; `attention` is between channels */
     int32_t class_depth;                    /* number of class layers */

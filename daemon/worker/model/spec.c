@@ -36,34 +36,51 @@ static const struct {
 } variants[] = {{JOB_ACTIVATION_SIMA, "poly", .l1_tokens = true},
                 {JOB_ACTIVATION_SIGMOID_BIAS, "sigmoid", .biased = true}};
 
+/* The built-in that the document's formula is, with its numbers as pk_formula_builtin; NULL: none, or it shall not be
+ * recognised. With learned scalars no built-in is recognised, and the text may need what they can be. */
+static const char *recognise(const struct job_config *c, int *ret_degree, double *ret_constant,
+                             double *ret_alpha)
+{
+    const struct job_attention *from = &c->attention;
+    struct pk_formula *f = NULL;
+    struct pk_formula_fault fault;
+    const char *name = NULL;
+
+    if (from->formula && from->recognise &&
+        pk_formula_parse(from->formula, strlen(from->formula), PK_FORMULA_ACTIVATION, false, NULL, 0, &f,
+                         &fault) == PD_OK)
+        name = pk_formula_builtin(f, ret_degree, ret_constant, ret_alpha);
+    pk_formula_free(f);
+    return name;
+}
+
+double model_formula_power(const struct job_config *c)
+{
+    double constant, alpha;
+    int degree;
+
+    return c->attention.activation == JOB_ACTIVATION_FORMULA && recognise(c, &degree, &constant, &alpha)
+               ? alpha
+               : 0;
+}
+
 /* A formula, or the built-in that it is: then the name of that, else NULL. */
 static enum pd_err take_formula(const struct job_config *c, struct model_attention *a,
                                 const char **ret_builtin, struct pd_why *why)
 {
     const struct job_attention *from = &c->attention;
-    struct pk_formula *f = NULL;
-    struct pk_formula_fault fault;
     double constant, alpha;
     int degree;
-    enum pd_err err;
 
-    *ret_builtin = NULL;
     if (!from->formula)
         return pd_fail(why, PD_ERR_INVALID, "#/attention/formula: is required with the activation formula");
-    err = pk_formula_parse(from->formula, strlen(from->formula), PK_FORMULA_ACTIVATION, false, NULL, 0, &f,
-                           &fault);
-    /* With learned scalars no built-in is recognised, and the text may need what they can be. */
-    if (from->recognise && err == PD_OK) {
-        *ret_builtin = pk_formula_builtin(f, &degree, &constant, &alpha);
-        if (*ret_builtin) {
-            a->degree = degree ? degree : 1;
-            a->scale = MODEL_SCALE_K;
-            a->scale_value = constant * pow(a->n_for_scale, -alpha);
-        }
-    }
-    pk_formula_free(f);
-    if (*ret_builtin)
+    *ret_builtin = recognise(c, &degree, &constant, &alpha);
+    if (*ret_builtin) {
+        a->degree = degree ? degree : 1;
+        a->scale = MODEL_SCALE_K;
+        a->scale_value = constant * pow(a->n_for_scale, -alpha);
         return PD_OK;
+    }
     snprintf(a->formula.text, sizeof a->formula.text, "%s", from->formula);
     a->formula.scalars = (int32_t)from->params.count;
     for (size_t k = 0; k < from->params.count; k++) {

@@ -14,6 +14,7 @@ const rows = {
         t.add(t.mul(scalar('c'), t.div(t.power(x, 3), t.add(scalar('a'), t.abs(x)))), t.scale(t.mul(scalar('b'), x), 1 / n))),
     'log(s+0.2)': (t, l) => l.map(a => t.unary(a, Math.log(t.at(a) + 0.2), 1 / (t.at(a) + 0.2))),
     's^3/sqrt(n)': (t, l, { n }) => l.map(a => t.scale(t.power(a, 3), n ** -0.5)),
+    '3*s^2/n': (t, l, { n }) => l.map(a => t.scale(t.power(a, 2), 3 / n)),
     'a*s^3': (t, l, { scalar }) => l.map(a => t.mul(scalar('a'), t.power(a, 3))),
     'exp(s)/(exp(b)+rowsum(exp(s)))': (t, l, { scalar }) => {
         const e = exps(t, l), under = t.add(t.exp(scalar('b')), t.sum(e));

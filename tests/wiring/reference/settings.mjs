@@ -44,6 +44,9 @@ const largestDivisor = side => {
     return 1;
 };
 
+/** Formulas of the cases that are c n^-alpha s^p: they run as that power (attention.recognise). */
+const powers = { 's^3/sqrt(n)': { degree: 3, constant: 1, alpha: 0.5 }, '3*s^2/n': { degree: 2, constant: 3, alpha: 1 } };
+
 const pair = value => Array.isArray(value) ? value : [value, value];
 
 /**
@@ -61,7 +64,8 @@ export function settings(job, data) {
     const list = name => model[name] ?? preset[name] ?? [];
     const width = swin ? list('widths')[0] : model.width ?? preset.width;
     const placement = norm.placement ?? preset.placement ?? 'S1', deep = /^S[2-5]$/.test(placement);
-    const activation = attention.activation ?? 'softmax', scale = attention.scale ?? 'fixed';
+    const known = attention.recognise !== false ? powers[attention.formula] : undefined;
+    const activation = known ? 'poly' : attention.activation ?? 'softmax', scale = attention.scale ?? 'fixed';
     const pool = model.pool ?? preset.pool ?? (xcit || arch === 'deit' ? 'cls' : 'mean'), bias = model.bias ?? preset.bias ?? true;
     const arena = nystrom ? { listops_gen: [2048, 512], pathfinder_gen: [1024, 8192] }[job.data?.dataset] : undefined;
     const context = model.context ?? preset.context ?? arena?.[job.data?.lra_len === 'paper' ? 1 : 0] ?? 256;
@@ -95,8 +99,8 @@ export function settings(job, data) {
         layerscale: model.layerscale ?? preset.layerscale ?? null, classSoftmax: attention.class_attention === 'softmax', decayTemperature: optimizer.decay_temperature ?? false, posAfter: model.pos_after ?? false,
         channels: data.channels, height: data.height, imageWidth: data.width, classes: data.classes, vocab: data.vocab, patches,
         formula: attention.formula, scalars: activation === 'formula' ? scalars(attention) : [],
-        degree: activation === 'poly' ? attention.degree ?? 3 : 1,
-        scale, c: { none: 1, fixed: 1 / Math.sqrt(n), k: 1 / attention.k, learned: 1 / Math.sqrt(n) }[scale],
+        degree: known?.degree ?? (activation === 'poly' ? attention.degree ?? 3 : 1), known,
+        scale: known ? 'k' : scale, c: known ? known.constant * n ** -known.alpha : { none: 1, fixed: 1 / Math.sqrt(n), k: 1 / attention.k, learned: 1 / Math.sqrt(n) }[scale],
         alpha, nRow: nWord === 'row', rowPower: activation !== 'poly' ? alpha : scale === 'fixed' || scale === 'learned' ? 0.5 : 0,
         scaleShare: attention.scale_share ?? (placement === 'S4' || placement === 'S5' ? 'head' : 'layer'),
         scaleParam: attention.scale_param ?? (momentum ? 'log' : 'direct'),

@@ -13,7 +13,7 @@ export function blocksOf(s) {
             const n = { window: side * side, patches: rows * columns }[s.nRule] ?? s.n;
             list.push({ stage, number: j, rows, columns, side, shift: whole || j % 2 === 0 ? 0 : Math.floor(side / 2),
                 width: s.widths[stage], heads: s.headCounts[stage], n,
-                c: s.scale === 'fixed' || s.scale === 'learned' ? 1 / Math.sqrt(n) : s.c });
+                c: s.known ? s.known.constant * n ** -s.known.alpha : s.scale === 'fixed' || s.scale === 'learned' ? 1 / Math.sqrt(n) : s.c });
         }
     });
     return list;

@@ -70,6 +70,8 @@ const struct model_arch *model_arch_numbered(int number);
  * or bias derived from it. softmax: use softmax instead of the document's activation. */
 PD_NODISCARD enum pd_err model_attention_of_keys(const struct job_config *c, double keys, bool softmax,
                                                  struct model_attention *ret, struct pd_why *why);
+/* alpha of the factor c N^-alpha of a formula that runs as a built-in; 0: it has no such factor. */
+double model_formula_power(const struct job_config *c);
 /* Checks the ranges of a module's settings. PD_ERR_INVALID. */
 PD_NODISCARD enum pd_err model_attention_check(const struct model_spec *s, const struct model_attention *a,
                                                struct pd_why *why);

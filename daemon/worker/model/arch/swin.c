@@ -56,12 +56,15 @@ static int64_t windows_of(const struct grid *at)
 static struct model_attention attention_of(const struct model_spec *s, const struct grid *at)
 {
     struct model_attention a = s->attention;
+    const double first = a.n_for_scale;
 
     if (s->count == MODEL_COUNT_SPEC)
         return a;
     a.n_for_scale =
         (double)(s->count == MODEL_COUNT_WINDOW ? at->window * at->window : at->rows * at->columns);
-    if (s->count_power == 0.5)
+    if (a.scale == MODEL_SCALE_K) /* a constant, or that of a formula times a power of N */
+        a.scale_value *= pow(a.n_for_scale / first, -s->count_power);
+    else if (s->count_power == 0.5)
         a.scale_value = 1 / sqrt(a.n_for_scale);
     else if (s->count_power > 0)
         a.scale_value = pow(a.n_for_scale, -s->count_power);
@@ -271,6 +274,8 @@ static void count_from_config(const struct job_config *c, struct model_spec *s)
         s->count_power = c->attention.alpha;
     else if (s->attention.scale == MODEL_SCALE_FIXED || s->attention.scale == MODEL_SCALE_LEARNED)
         s->count_power = 0.5;
+    else
+        s->count_power = model_formula_power(c);
 }
 
 static enum pd_err from_config(const struct job_config *c, struct model_spec *s, struct pd_why *why)

@@ -11,7 +11,7 @@ int64_t job_config_mlp_width(const struct job_config *config)
 
 int64_t job_config_head_dim(const struct job_config *config)
 {
-    return config->model.width / config->model.heads;
+    return config->model.heads > 0 ? config->model.width / config->model.heads : 0;
 }
 
 int64_t job_config_split_seed(const struct job_config *config)

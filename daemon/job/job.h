@@ -508,7 +508,7 @@ const struct job_task *job_config_task(const struct job_config *config);
 bool job_config_writes(const struct job_config *config, const char *key);
 /* round(mlp_ratio * width). */
 int64_t job_config_mlp_width(const struct job_config *config);
-/* Head dimension: width / heads. */
+/* Head dimension: width / heads; 0 in a document that lacks its heads. */
 int64_t job_config_head_dim(const struct job_config *config);
 /* Seed of the division into training and validation images, and of generated data. */
 int64_t job_config_split_seed(const struct job_config *config);

@@ -284,6 +284,31 @@ static void test_a_custom_shape_needs_no_preset(void **state)
     done(&p);
 }
 
+/* Rules and checks that ask for the dimension of a head run all the same. */
+static void test_a_shape_without_heads_is_an_error(void **state)
+{
+    static const char *const cases[] = {
+        "\"vit\",\"width\":8,\"depth\":1},\"attention\":{\"activation\":\"formula\",\"formula\":\"s^3/"
+        "(1+abs(s))\"}",
+        "\"vit\",\"width\":8,\"depth\":1},\"attention\":{\"activation\":\"formula\",\"formula\":\"a*s^3\","
+        "\"params\":{"
+        "\"a\":{\"init\":\"d\"}}}",
+        "\"xcit\",\"width\":8,\"depth\":1},\"attention\":{\"activation\":\"poly\",\"n_for_scale\":"
+        "\"channels\"}",
+        "\"xcit\",\"width\":8,\"depth\":1},\"attention\":{\"activation\":\"poly\",\"n_for_scale\":\"keys\"}",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[400];
+
+        snprintf(text, sizeof text,
+                 "{\"model\":{\"arch\":%s,\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1}}",
+                 cases[i]);
+        want_error(text, "#/model/heads", "is needed without a preset");
+    }
+}
+
 static void test_what_has_no_effect_is_a_warning(void **state)
 {
     static const struct {
@@ -329,6 +354,7 @@ int main(void)
         cmocka_unit_test(test_malformed_and_oversized_documents),
         cmocka_unit_test(test_checks_of_several_fields),
         cmocka_unit_test(test_a_custom_shape_needs_no_preset),
+        cmocka_unit_test(test_a_shape_without_heads_is_an_error),
         cmocka_unit_test(test_what_has_no_effect_is_a_warning),
     };
 

@@ -239,33 +239,53 @@ static void forget(struct job_ctx *c, size_t k)
     all->count--;
 }
 
-/* Whether an initial value is one of its form, in every head of every layer. */
+/* Whether the sizes that initial values depend on have no errors. */
+static bool sized(const struct job_ctx *c)
+{
+    static const char *const sizes[] = {"/model/preset",    "/model/width",  "/model/heads",
+                                        "/model/depth",     "/model/widths", "/model/head_counts",
+                                        "/model/depths",    "/model/patch",  "/model/window",
+                                        "/data/image_size", "/data/dataset", "/attention/n_for_scale"};
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (job_ctx_bad(c, sizes[i]))
+            return false;
+    return true;
+}
+
+/* Whether an initial value is one of its form, wherever the run has the scalar: in every head, or in each layer as in its
+ * head 0, or once as in head 0 of the first layer. */
 static void check_start(struct job_ctx *c, const struct job_scalar *s)
 {
     const struct job_config *g = c->g;
     double leaf[PK_LEAVES] = {0};
     struct pk_formula *f = NULL;
     struct pk_formula_fault fault;
+    struct job_stage at;
     char pointer[96];
-    const int64_t heads = g->model.heads > 0 ? g->model.heads : 1,
-                  depth = g->model.depth > 0 ? g->model.depth : 1;
     bool good = true;
+    int64_t layer = 0;
     double v = 0;
 
-    if (pk_formula_parse(s->init, strlen(s->init), PK_FORMULA_START, false, NULL, 0, &f, &fault) != PD_OK)
+    if (!sized(c) ||
+        pk_formula_parse(s->init, strlen(s->init), PK_FORMULA_START, false, NULL, 0, &f, &fault) != PD_OK)
         return;
-    leaf[PK_LEAF_N] = g->attention.n;
-    leaf[PK_LEAF_HEADS] = (double)heads;
-    leaf[PK_LEAF_LAYERS] = (double)depth;
-    leaf[PK_LEAF_WIDTH] = (double)job_config_head_dim(g);
-    for (int64_t l = 0; good && l < depth; l++)
-        for (int64_t h = 0; good && h < heads; h++) {
-            leaf[PK_LEAF_HEAD] = (double)h;
-            leaf[PK_LEAF_LAYER] = (double)l;
-            v = pk_formula_value(f, leaf);
-            good = isfinite(v) && (s->form == JOB_SCALAR_DIRECT || v > 0) &&
-                   (s->form != JOB_SCALAR_SIGMOID || v < 1);
-        }
+    leaf[PK_LEAF_LAYERS] = (double)g->model.depth;
+    for (size_t i = 0; good && job_config_stage(g, i, &at); i++) {
+        const int64_t last = layer + at.blocks, heads = s->per == JOB_SCALE_SHARE_HEAD ? at.heads : 1;
+
+        leaf[PK_LEAF_N] = at.n;
+        leaf[PK_LEAF_HEADS] = (double)at.heads;
+        leaf[PK_LEAF_WIDTH] = (double)at.head_dim;
+        for (; good && layer < last && !(layer && s->per == JOB_SCALE_SHARE_GLOBAL); layer++)
+            for (int64_t h = 0; good && h < heads; h++) {
+                leaf[PK_LEAF_HEAD] = (double)h;
+                leaf[PK_LEAF_LAYER] = (double)layer;
+                v = pk_formula_value(f, leaf);
+                good = isfinite(v) && (s->form == JOB_SCALAR_DIRECT || v > 0) &&
+                       (s->form != JOB_SCALAR_SIGMOID || v < 1);
+            }
+    }
     pk_formula_free(f);
     if (good)
         return;

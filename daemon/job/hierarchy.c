@@ -34,6 +34,41 @@ int64_t job_config_heads_most(const struct job_config *g)
     return most;
 }
 
+/* N of the modules of a stage, `rows` x `columns` tokens. */
+static double stage_n(const struct job_config *g, int64_t rows, int64_t columns)
+{
+    const int64_t side = window_side(g, rows, columns);
+
+    switch (g->attention.n_for_scale) {
+    case JOB_N_WINDOW:
+    case JOB_N_KEYS:
+        return (double)(side * side);
+    case JOB_N_PATCHES:
+        return (double)(rows * columns);
+    default:
+        return g->attention.n;
+    }
+}
+
+bool job_config_stage(const struct job_config *g, size_t i, struct job_stage *ret)
+{
+    const struct job_model *m = &g->model;
+
+    if (!job_network(m->arch)->stages) {
+        *ret = (struct job_stage){
+            .blocks = m->depth, .heads = m->heads, .head_dim = job_config_head_dim(g), .n = g->attention.n};
+        return i == 0;
+    }
+    if (i >= m->depths.count)
+        return false;
+    *ret = (struct job_stage){.blocks = m->depths.items[i],
+                              .heads = m->head_counts.items[i],
+                              .head_dim = m->widths.items[i] / m->head_counts.items[i],
+                              .n = stage_n(g, (g->data.image_size[0] / m->patch[0]) >> i,
+                                           (g->data.image_size[1] / m->patch[1]) >> i)};
+    return true;
+}
+
 /* The lists are there, agree in length, and give a width and heads to each stage. */
 static bool check_lists(struct job_ctx *c)
 {

@@ -51,6 +51,52 @@ static void test_swin_n_is_that_of_the_first_stage(void **state)
     }
 }
 
+/* Of a scalar of a formula: the initial values of the modules that it belongs to, each with its stage's N and heads. */
+static void test_initial_values_of_scalars_are_checked_in_every_stage(void **state)
+{
+    static const struct {
+        const char *model, *n, *per, *init;
+        const char *what; /* NULL: accepted */
+    } cases[] = {
+        {"\"arch\":\"swin\"" LISTS, "window", "head", "1+h", NULL},
+        {"\"arch\":\"swin\"" LISTS, "window", "head", "2*(1-h)", "is 0, and with this form must be above 0"},
+        {"\"arch\":\"swin\"" LISTS, "patches", "layer", "n-48", NULL},
+        {"\"arch\":\"swin\"" LISTS, "patches", "layer", "n-100", "is -51, and"},
+        {"\"arch\":\"swin\"" LISTS, "window", "layer", "n-40", NULL},
+        {"\"arch\":\"swin\"" LISTS ",\"window\":14", "window", "layer", "n-100", "is -51, and"},
+        {"\"arch\":\"swin\"" LISTS, "60", "layer", "n-59", NULL},
+        {"\"arch\":\"swin\"" LISTS, "window", "layer", "2+L-l-H", NULL},
+        {"\"arch\":\"swin\"" LISTS, "window", "layer", "L-l-H", "is -1, and"},
+        {"\"arch\":\"swin\"" LISTS, "patches", "global", "n-100-l", NULL},
+        {"\"preset\":\"vit_micro\"", "patches", "layer", "1-h", NULL},
+        {"\"preset\":\"vit_micro\"", "patches", "global", "1-h-l", NULL},
+        {"\"preset\":\"vit_micro\"", "patches", "head", "1-h", "is 0, and"},
+        {"\"preset\":\"vit_micro\"", "patches", "layer", "3-l", "is 0, and"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const bool count = cases[i].n[0] == '6';
+        char text[640];
+
+        snprintf(text, sizeof text,
+                 "{\"model\":{%s},\"attention\":{\"activation\":\"formula\",\"formula\":\"a*s^3\",\"n_for_"
+                 "scale\":%s%s%s,"
+                 "\"params\":{\"a\":{\"init\":\"%s\",\"per\":\"%s\",\"form\":\"log\"}}},\"data\":{"
+                 "\"dataset\":\"mnist\"},"
+                 "\"train\":{\"epochs\":1}}",
+                 cases[i].model, count ? "" : "\"", cases[i].n, count ? "" : "\"", cases[i].init,
+                 cases[i].per);
+        if (cases[i].what) {
+            want_only(text, "#/attention/params/a/init", cases[i].what);
+        } else {
+            struct parsed p = want_ok(text);
+
+            done(&p);
+        }
+    }
+}
+
 static void test_swin_lists_that_do_not_fit_are_named(void **state)
 {
     static const struct {
@@ -205,6 +251,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_swin_takes_extents_from_its_lists),
         cmocka_unit_test(test_swin_n_is_that_of_the_first_stage),
+        cmocka_unit_test(test_initial_values_of_scalars_are_checked_in_every_stage),
         cmocka_unit_test(test_swin_lists_that_do_not_fit_are_named),
         cmocka_unit_test(test_deit_needs_a_teacher_that_was_found),
         cmocka_unit_test(test_a_mixing_group_is_what_a_slot_takes_at_once),

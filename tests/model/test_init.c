@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -280,6 +281,27 @@ static void test_logits_start_with_the_spread_of_the_theory(void **state)
     check_logits(s, 0.637);
 }
 
+/* A value that the scalar's form does not allow is the document's fault, not the memory's. */
+static void test_a_scalar_without_initial_value_is_named(void **state)
+{
+    struct model_spec s = base(&model_vit, 128); /* two heads */
+    struct model_formula *f = &s.attention.formula;
+    struct model *m = NULL;
+    struct pd_why why = {""};
+
+    (void)state;
+    s.attention.phi = pk_phi_find("sigmoid");
+    snprintf(f->text, sizeof f->text, "a*s^3");
+    f->scalars = 1;
+    f->scalar[0] = (struct model_scalar){
+        .name = "a", .init = "1-h", .share = MODEL_SHARE_LAYER, .form = MODEL_SCALAR_LOG};
+    assert_int_equal(model_new(&s, &m, &why), PD_OK);
+    m = model_free(m);
+    f->scalar[0].share = MODEL_SHARE_HEAD;
+    assert_int_equal(model_new(&s, &m, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "#/attention/params/a/init"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -287,6 +309,7 @@ int main(void)
         cmocka_unit_test(test_what_is_not_drawn_starts_as_it_must),
         cmocka_unit_test(test_seeds_and_names_draw_apart),
         cmocka_unit_test(test_logits_start_with_the_spread_of_the_theory),
+        cmocka_unit_test(test_a_scalar_without_initial_value_is_named),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -73,17 +73,21 @@ static double trained_of(enum model_scalar_form form, double v)
     }
 }
 
-/* Initial values of `count` heads' numbers (of 1: those of head 0), the caller's; NULL after an error. */
+/* Initial values of `count` heads' numbers (of 1: those of head 0), the caller's; NULL without memory. Notes a value that
+ * the scalar's form does not allow. */
 static double *starts(struct net *n, const struct model_attention *a, const struct model_scalar *s,
                       int64_t count, int32_t heads, int layer, int64_t width)
 {
     double *list = malloc((size_t)count * sizeof *list), leaf[PK_LEAVES] = {0};
     struct pk_formula *f = NULL;
     struct pk_formula_fault fault;
+    const enum pd_err err =
+        pk_formula_parse(s->init, strlen(s->init), PK_FORMULA_START, false, NULL, 0, &f, &fault);
+    bool good = err == PD_OK;
 
-    if (!list ||
-        pk_formula_parse(s->init, strlen(s->init), PK_FORMULA_START, false, NULL, 0, &f, &fault) != PD_OK) {
+    if (!list || err == PD_ERR_NOMEM) {
         free(list);
+        pk_formula_free(f);
         n->failed = true;
         return NULL;
     }
@@ -94,10 +98,11 @@ static double *starts(struct net *n, const struct model_attention *a, const stru
     leaf[PK_LEAF_WIDTH] = (double)width;
     for (int64_t h = 0; h < count; h++) {
         leaf[PK_LEAF_HEAD] = (double)h;
-        list[h] = trained_of(s->form, pk_formula_value(f, leaf));
-        if (!isfinite(list[h]))
-            n->failed = true;
+        list[h] = f ? trained_of(s->form, pk_formula_value(f, leaf)) : NAN;
+        good = good && isfinite(list[h]);
     }
+    if (!good)
+        snprintf(n->refused, sizeof n->refused, "%s", s->name);
     pk_formula_free(f);
     return list;
 }

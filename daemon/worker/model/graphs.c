@@ -42,9 +42,18 @@ enum pd_err graph_begin(struct net *n, const struct model *m, int32_t batch, int
 
 enum pd_err graph_finish(struct net *n, struct pk_graph **ret, struct pd_why *why)
 {
-    enum pd_err err =
-        n->failed ? pd_fail(why, PD_ERR_NOMEM, "no memory for a graph") : pk_graph_check(n->g, why);
+    enum pd_err err;
 
+    if (n->failed)
+        err = pd_fail(why, PD_ERR_NOMEM, "no memory for a graph");
+    else if (n->refused[0])
+        err =
+            pd_fail(why, PD_ERR_INVALID,
+                    "#/attention/params/%s/init: must give a value that the scalar's form allows in each of "
+                    "its heads and layers",
+                    n->refused);
+    else
+        err = pk_graph_check(n->g, why);
     free(n->param);
     free(n->change);
     free(n->stats);

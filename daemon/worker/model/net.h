@@ -60,11 +60,12 @@ struct net {
     const struct model *m;
     struct model *declares; /* the same model while it is declared, else NULL */
     struct pk_val *param;
-    int32_t ranks;             /* ranks that train together; 0: this graph does not train */
-    struct net_change *change; /* update of each buffer; NULL: this graph does not train */
-    struct pk_val x, t;        /* the inputs of a network that reads points */
-    bool failed;               /* out of memory */
-    bool copies;               /* matrices have working copies */
+    int32_t ranks;                 /* ranks that train together; 0: this graph does not train */
+    struct net_change *change;     /* update of each buffer; NULL: this graph does not train */
+    struct pk_val x, t;            /* the inputs of a network that reads points */
+    bool failed;                   /* out of memory */
+    char refused[PK_FORMULA_NAME]; /* a formula's scalar without a valid initial value; "": none */
+    bool copies;                   /* matrices have working copies */
     bool causal;
     bool teacher;                     /* a teacher: its parameters are constant states of the graph */
     struct pk_val own, distilled;     /* logits of both heads of a network with a distillation head */

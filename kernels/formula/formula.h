@@ -212,9 +212,10 @@ struct pk_formula_plan {
 PD_NODISCARD enum pd_err pk_formula_plan(struct pk_formula *f, struct pk_formula_plan *ret,
                                          struct pd_why *why);
 
-/* The name of a built-in activation that computes the same, or NULL: "softmax", "poly" with *ret_degree and the constant
- * c of c s^p, "sigmoid" and "relu" with c, "taylor", "periodic". *ret_constant: c if it is a number; NaN if the factor
- * depends on n as c n^-alpha, with *ret_alpha. Learned scalars are not recognised. */
+/* The name of a built-in activation that computes the same, or NULL: "softmax", "taylor", "periodic", "sigmoid_bias"
+ * (sigmoid(s - log n)), or, with a factor c n^-alpha, "poly" of *ret_degree, "sigmoid" and "relu". *ret_constant and
+ * *ret_alpha: c and alpha, without a factor 1 and 0; *ret_degree is 0 of all but poly. Learned scalars are not
+ * recognised. */
 const char *pk_formula_builtin(struct pk_formula *f, int *ret_degree, double *ret_constant,
                                double *ret_alpha);
 

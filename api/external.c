@@ -12,10 +12,12 @@
 #include "api/rows.h"
 #include "api/server.h"
 #include "daemon/digest/digest.h"
+#include "daemon/job/job.h"
 #include "daemon/polyd/store/tx.h"
 #include "kernels/base/file.h"
 
 #define LOG_MAX (INT64_C(64) << 20) /* bytes of a run's log */
+#define CONFIG_KEY_MAX 256          /* bytes of a member's name in config */
 
 /* ---- open ------------------------------------------------------------------------------------- */
 
@@ -110,6 +112,33 @@ static char *json_of(struct api_req *r, const json_t *value)
     return text;
 }
 
+/* Whether the levels of config and the names in it are within the limits; fails the request otherwise. Deeper JSON
+ * would stop every query that looks into documents: SQLite reads 1000 or 2000 levels. */
+static bool config_fits(struct api_req *r, const json_t *value, int depth)
+{
+    const char *key;
+    json_t *member;
+    size_t i;
+
+    if (depth > JOB_MAX_DEPTH && (json_is_object(value) || json_is_array(value)))
+        api_fail_param(r, PD_ERR_INVALID, "config", "config may be nested %d levels deep", JOB_MAX_DEPTH);
+    json_object_foreach((json_t *)value, key, member)
+    {
+        if (strlen(key) > CONFIG_KEY_MAX)
+            api_fail_param(r, PD_ERR_INVALID, "config",
+                           "a member of config may have a name of at most %d bytes: '%.60s...'",
+                           CONFIG_KEY_MAX, key);
+        if (api_failed(r) || !config_fits(r, member, depth + 1))
+            return false;
+    }
+    json_array_foreach(value, i, member)
+    {
+        if (api_failed(r) || !config_fits(r, member, depth + 1))
+            return false;
+    }
+    return !api_failed(r);
+}
+
 static void opening_member(struct api_req *r, struct opening *o, const char *key, json_t *value)
 {
     if (!strcmp(key, "name"))
@@ -123,7 +152,7 @@ static void opening_member(struct api_req *r, struct opening *o, const char *key
     else if (!strcmp(key, "config") && !json_is_object(value))
         api_fail_param(r, PD_ERR_INVALID, key, "config must be an object: {\"lr\": 0.1}");
     else if (!strcmp(key, "config"))
-        o->config = json_of(r, value);
+        o->config = config_fits(r, value, 1) ? json_of(r, value) : NULL;
     else if (strcmp(key, "total_steps") != 0)
         api_fail_param(
             r, PD_ERR_INVALID, key,

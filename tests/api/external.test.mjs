@@ -72,6 +72,20 @@ test('what is wrong with an opening is named with its place', async () => {
     await finish(least);
 });
 
+const nested = (levels, name = 'a') => levels ? { [name]: nested(levels - 1, name) } : 1;
+
+test('a config is refused if it is too deep or has too long names', async () => {
+    for (const [config, says] of [[nested(17), /16 levels/], [{ a: [nested(15)] }, /16 levels/], [nested(2040), /16 levels/],
+        [{ ['x'.repeat(257)]: 1 }, /256 bytes/], [{ a: [{ ['ä'.repeat(129)]: 1 }] }, /256 bytes/]]) {
+        const reply = await host.post('/api/v1/runs', { config });
+        assert.deepEqual([reply.status, reply.json.errors?.[0].pointer], [422, '#/config'], JSON.stringify(config).slice(0, 80));
+        assert.match(reply.json.detail, says);
+    }
+    await finish(await open({ config: { deep: nested(15), ['x'.repeat(256)]: [nested(14)] } }));
+    assert.equal((await host.get('/api/v1/aggregate?by=field:/deep/a&metric=x')).status, 200);
+    assert.equal((await host.get('/api/v1/runs?sort=/deep/a')).status, 200);
+});
+
 test('an opening repeated with its key is the same run', async () => {
     const key = { 'idempotency-key': 'one-run' };
     const first = await open({ name: 'once' }, key);

@@ -132,18 +132,6 @@ static struct compare *compare_read(struct api_req *r, struct pd_buf *rows, bool
 
 /* ---- fields ------------------------------------------------------------------------------------ */
 
-/* Like JSON Pointer without escapes: no member of a resolved document needs one. */
-static const json_t *at(const json_t *value, const char *pointer)
-{
-    while (value && *pointer == '/') {
-        size_t n = strcspn(++pointer, "/");
-
-        value = json_object_getn(value, pointer, n);
-        pointer += n;
-    }
-    return value;
-}
-
 /* Did the author name it, in the document or as an axis? An axis above it counts: its value is merged there.
  */
 static bool named(const struct side *s, const char *pointer)
@@ -151,13 +139,14 @@ static bool named(const struct side *s, const char *pointer)
     const char *axis;
     json_t *value;
 
-    if (at(s->submitted, pointer))
+    if (api_json_at(s->submitted, pointer))
         return true;
     json_object_foreach(s->swept, axis, value)
     {
         size_t n = strlen(axis);
 
-        if (!strncmp(axis, pointer, n) && (!pointer[n] || (pointer[n] == '/' && at(value, pointer + n))))
+        if (!strncmp(axis, pointer, n) &&
+            (!pointer[n] || (pointer[n] == '/' && api_json_at(value, pointer + n))))
             return true;
     }
     return false;
@@ -172,6 +161,7 @@ struct fields {
     const struct compare *c;
     bool all, csv;
     struct pd_buf *b;
+    struct pd_buf pointer; /* of the values that are walked */
     int64_t differing, same;
     bool failed;
 };
@@ -185,17 +175,16 @@ static void csv_value(struct pd_buf *b, const char *text)
     json_decref(value);
 }
 
-static void leaf(struct fields *f, const char *pointer)
+/* `values` has one of each run; NULL where its document has none. */
+static void leaf(struct fields *f, const json_t *const *values)
 {
+    const char *pointer = f->pointer.data, *first;
     char *text[RUNS_MAX], *standard = NULL;
-    const char *first;
     bool differs = false;
 
     for (int i = 0; i < f->c->count; i++) {
-        const json_t *v = at(f->c->side[i].document, pointer);
-
-        text[i] = text_of(v);
-        if (v && !text[i])
+        text[i] = text_of(values[i]);
+        if (values[i] && !text[i])
             f->failed = true;
     }
     first = text[0];
@@ -236,52 +225,66 @@ out:
         free(text[i]);
 }
 
-/* The members at the pointer of any of the documents, sorted; objects are entered, unless one of the runs has
- * something else there (a field that may be null or an object): then it is compared whole. */
-static void walk(struct fields *f, const char *pointer)
+/* The members of any of the values, sorted; objects are entered, unless one of the runs has something else there
+ * (a field that may be null or an object): then they are compared whole. */
+static void walk(struct fields *f, const json_t *const *values)
 {
+    const int count = f->c->count;
+    const size_t len = f->pointer.len;
     json_t *keys = json_object();
-    const char *key;
+    const json_t **below = calloc((size_t)count, sizeof *below);
+    const char **sorted = NULL, *key;
+    size_t n, k = 0;
     json_t *unused;
 
-    for (int i = 0; i < f->c->count; i++) {
-        const json_t *v = at(f->c->side[i].document, pointer);
-
-        if (!json_is_object(v) && *pointer) {
-            json_decref(keys);
-            leaf(f, pointer);
-            return;
+    f->failed = f->failed || !keys || !below;
+    for (int i = 0; i < count && !f->failed; i++) {
+        if (!json_is_object(values[i]) && len) {
+            leaf(f, values);
+            goto out;
         }
-        json_object_foreach((json_t *)v, key, unused) if (json_object_set_new(keys, key, json_true()) != 0)
-            f->failed = true;
+        json_object_foreach((json_t *)values[i], key,
+                            unused) if (json_object_set_new(keys, key, json_true()) != 0) f->failed = true;
     }
+    /* Canonical documents are sorted, their union is not. */
+    n = json_object_size(keys);
+    sorted = calloc(n + 1, sizeof *sorted);
+    f->failed = f->failed || !sorted;
+    if (f->failed)
+        goto out;
+    json_object_foreach(keys, key, unused)
     {
-        /* Canonical documents are sorted, their union is not. */
-        size_t n = json_object_size(keys), k = 0;
-        const char **sorted = calloc(n + 1, sizeof *sorted);
+        size_t j = k++;
 
-        if (!sorted) {
-            f->failed = true;
-            json_decref(keys);
-            return;
-        }
-        json_object_foreach(keys, key, unused)
-        {
-            size_t j = k++;
-
-            for (; j > 0 && strcmp(sorted[j - 1], key) > 0; j--)
-                sorted[j] = sorted[j - 1];
-            sorted[j] = key;
-        }
-        for (size_t i = 0; i < n; i++) {
-            char below[512];
-
-            snprintf(below, sizeof below, "%s/%s", pointer, sorted[i]);
-            walk(f, below);
-        }
-        free(sorted);
+        for (; j > 0 && strcmp(sorted[j - 1], key) > 0; j--)
+            sorted[j] = sorted[j - 1];
+        sorted[j] = key;
     }
+    for (size_t i = 0; i < n && !f->failed; i++) {
+        for (int side = 0; side < count; side++)
+            below[side] = json_object_get(values[side], sorted[i]);
+        api_json_pointer_add(&f->pointer, sorted[i]);
+        f->failed = pd_buf_err(&f->pointer) != PD_OK;
+        if (!f->failed)
+            walk(f, below);
+        f->pointer.len = len;
+    }
+out:
+    free(sorted);
+    free(below);
     json_decref(keys);
+}
+
+/* Writes the fields of all runs. */
+static void fields(struct fields *f)
+{
+    const json_t *documents[RUNS_MAX];
+
+    for (int i = 0; i < f->c->count; i++)
+        documents[i] = f->c->side[i].document;
+    pd_buf_init(&f->pointer, 0);
+    walk(f, documents);
+    pd_buf_done(&f->pointer);
 }
 
 /* ---- what they reached -------------------------------------------------------------------------- */
@@ -402,7 +405,7 @@ void api_compare(struct api_req *r)
     api_json_close(&b, ']');
     api_json_key(&b, "fields");
     api_json_open(&b, '[');
-    walk(&f, "");
+    fields(&f);
     api_json_close(&b, ']');
     api_json_kv_int(&b, "differing", f.differing);
     api_json_kv_int(&b, "same", f.same);
@@ -642,7 +645,7 @@ void api_compare_export(struct api_req *r)
         api_csv_str(&b, "field");
         api_csv_str(&b, "default");
         runs_head(&b, c, plain, 1);
-        walk(&f, "");
+        fields(&f);
         if (f.failed)
             err = pd_fail(&why, PD_ERR_NOMEM, "no memory for the comparison");
     } else {

@@ -109,6 +109,51 @@ void api_json_kv_raw(struct pd_buf *b, const char *key, const char *json)
     api_json_raw(b, json);
 }
 
+void api_json_pointer_add(struct pd_buf *b, const char *key)
+{
+    pd_buf_append(b, "/", 1);
+    for (const char *c = key; *c; c++)
+        if (*c == '~' || *c == '/')
+            pd_buf_str(b, *c == '~' ? "~0" : "~1");
+        else
+            pd_buf_append(b, c, 1);
+}
+
+/* Whether text[0..len) of a pointer, its escapes resolved, is the key. */
+static bool names(const char *text, size_t len, const char *key)
+{
+    size_t i = 0;
+
+    for (; i < len && *key; i++, key++) {
+        const bool escape = text[i] == '~' && i + 1 < len && (text[i + 1] == '0' || text[i + 1] == '1');
+        const char c = !escape ? text[i] : text[i + 1] == '0' ? '~' : '/';
+
+        if (c != *key)
+            return false;
+        i += escape;
+    }
+    return i == len && !*key;
+}
+
+const json_t *api_json_at(const json_t *value, const char *pointer)
+{
+    while (value && *pointer == '/') {
+        const size_t n = strcspn(++pointer, "/");
+        const json_t *object = value;
+        const char *key;
+        json_t *member;
+
+        if (!memchr(pointer, '~', n)) {
+            value = json_object_getn(object, pointer, n);
+        } else {
+            value = NULL;
+            json_object_foreach((json_t *)object, key, member) if (names(pointer, n, key)) value = member;
+        }
+        pointer += n;
+    }
+    return value;
+}
+
 bool api_parse_int(const char *text, int64_t low, int64_t high, int64_t *ret_value)
 {
     char *end;

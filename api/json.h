@@ -39,6 +39,11 @@ void api_json_kv_null(struct pd_buf *b, const char *key);
 void api_json_kv_time(struct pd_buf *b, const char *key, int64_t wall_us);
 void api_json_kv_raw(struct pd_buf *b, const char *key, const char *json);
 
+/* Appends "/key" to a JSON pointer, escaped (RFC 6901). */
+void api_json_pointer_add(struct pd_buf *b, const char *key);
+/* The value at the pointer, borrowed; NULL if there is none. Objects are entered, arrays are not. */
+const json_t *api_json_at(const json_t *value, const char *pointer);
+
 /* How many bytes of text[0..len) form complete UTF-8: a sequence cut off at the end (at most 3
  * bytes) is left out; bytes that can never become valid count as complete. */
 size_t api_utf8_complete(const char *text, size_t len);

@@ -38,18 +38,6 @@ struct run_page {
     size_t ends[STORE_PAGE_MAX]; /* where each run's object ends in b, its brace left open */
 };
 
-/* What the pointer names in the document, or NULL. Fields are members of objects: no array is entered. */
-static const json_t *pointed(const json_t *value, const char *pointer)
-{
-    while (value && *pointer == '/') {
-        size_t n = strcspn(++pointer, "/");
-
-        value = json_object_getn(value, pointer, n);
-        pointer += n;
-    }
-    return value;
-}
-
 /* The members asked for; what the document lacks is left out. */
 static void add_fields(struct run_page *p, const struct store_run *run)
 {
@@ -58,7 +46,7 @@ static void add_fields(struct run_page *p, const struct store_run *run)
     api_json_key(&p->b, "fields");
     api_json_open(&p->b, '{');
     for (int i = 0; i < p->field_count; i++) {
-        const json_t *value = pointed(document, p->fields[i]);
+        const json_t *value = api_json_at(document, p->fields[i]);
         char *text =
             value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15)) : NULL;
 

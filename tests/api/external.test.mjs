@@ -86,6 +86,38 @@ test('a config is refused if it is too deep or has too long names', async () => 
     assert.equal((await host.get('/api/v1/runs?sort=/deep/a')).status, 200);
 });
 
+test('runs are compared whatever the length of their pointers', async () => {
+    const name = 'x'.repeat(256), [low, high] = [254, 255].map(n => 'w'.repeat(n)); // below pointers of 511 and 771 bytes
+    const runs = [];
+    for (const end of [1, 2])
+        runs.push(await open({ config: { [low]: { [high]: { b: end } }, [name]: { [name]: { [name]: { b: end, c: 0, [name]: end } } } } }));
+    const compared = (await host.get(`/api/v1/compare?run=${runs[0].id}&run=${runs[1].id}`)).json;
+    const above = `/${name}`.repeat(3);
+    assert.deepEqual(compared.fields.map(f => [f.pointer, f.values]), [[`/${low}/${high}/b`, [1, 2]], [`${above}/b`, [1, 2]], [`${above}/${name}`, [1, 2]]]);
+    assert.deepEqual([compared.differing, compared.same], [3, 1]);
+    for (const run of runs)
+        await finish(run);
+});
+
+test('a name with / or ~ is a field like any other', async () => {
+    const runs = [];
+    for (const lr of [0.125, 0.25])
+        runs.push(await open({ experiment: 'named', config: { 'optimizer/lr': lr, optimizer: { lr: 7 }, 'a~b': { '~1/': lr, c: 1 } } }));
+    const compared = (await host.get(`/api/v1/compare?run=${runs[0].id}&run=${runs[1].id}`)).json;
+    assert.deepEqual(compared.fields.map(f => [f.pointer, f.values]), [['/a~0b/~01~1', [0.125, 0.25]], ['/optimizer~1lr', [0.125, 0.25]]]);
+    assert.deepEqual([compared.differing, compared.same], [2, 2]);
+    const table = `/api/v1/runs?experiment=named${compared.fields.map(f => `&field=${encodeURIComponent(f.pointer)}`).join('')}`;
+    for (const f of compared.fields) {
+        const pointer = encodeURIComponent(f.pointer);
+        const rows = (await host.get(`${table}&sort=${pointer}&desc=1`)).json.runs;
+        assert.deepEqual(rows.map(r => [r.id, r.fields[f.pointer]]), [[runs[1].id, 0.25], [runs[0].id, 0.125]]);
+        const by = (await host.get(`/api/v1/aggregate?by=field:${pointer}&experiment=named&metric=x`)).json.rows;
+        assert.deepEqual(by.map(r => r.label), ['0.125', '0.25']);
+    }
+    for (const run of runs)
+        await finish(run);
+});
+
 test('an opening repeated with its key is the same run', async () => {
     const key = { 'idempotency-key': 'one-run' };
     const first = await open({ name: 'once' }, key);

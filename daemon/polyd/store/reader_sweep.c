@@ -61,8 +61,15 @@ bool db_json_path(const char *pointer, char *out, size_t size)
 
         if (len + n + 4 > size || !n || memchr(pointer, '"', n))
             return false;
-        len += (size_t)snprintf(out + len, size - len, ".\"%.*s\"", (int)n, pointer);
-        pointer += n;
+        out[len++] = '.';
+        out[len++] = '"';
+        for (const char *end = pointer + n; pointer < end; pointer++)
+            if (pointer[0] == '~' && (pointer[1] == '0' || pointer[1] == '1'))
+                out[len++] = *++pointer == '0' ? '~' : '/';
+            else
+                out[len++] = *pointer;
+        out[len++] = '"';
+        out[len] = '\0';
     }
     return !*pointer && len > 1;
 }

@@ -180,6 +180,21 @@ test('a sweep loses one run and counts on; its last run takes it along', async (
     sound();
 });
 
+test('the pages of a sweep go on after a combination whose runs were deleted', async () => {
+    const { id: job, run_ids: runs } = (await host.post('/api/v1/jobs', small({ sweep: { axes: [{ pointer: '/train/batch', values: [4, 8, 16, 32] }] } }))).json;
+    await host.post(`/api/v1/jobs/${job}/cancel`);
+    await host.over(job);
+    assert.equal((await drop(`runs/${runs[1]}`)).status, 204);
+    const points = [];
+    for (let cursor = '', pages = 0; cursor !== null; pages++) {
+        const page = (await host.get(`/api/v1/jobs/${job}/sweep?limit=2${cursor && `&cursor=${cursor}`}`)).json;
+        points.push(...page.table.map(row => row.point));
+        cursor = page.next;
+        assert.ok(pages < 4);
+    }
+    assert.deepEqual(points, [0, 2, 3]);
+});
+
 test('a large run is gone at once, the writer goes on, and a restart finishes the rest', async () => {
     const [large, other] = [await own({ points: 120000 }), await own({ finish: false, name: 'other' })];
     assert.equal((await drop(`runs/${large}`)).status, 204);

@@ -169,6 +169,17 @@ test('what has ended is read again only if its tag is another', async () => {
         assert.equal(await again(target), 304, target);
         assert.equal((await host.get(target, { headers: { 'if-none-match': '"999"' } })).status, 200);
     }
+    for (const change of [{ name: 'renamed' }, { tags: { a: 'b' } }]) { // a run shows both
+        const { etag } = (await host.get(targets[1])).headers;
+        assert.equal((await host.call('PATCH', targets[0], { json: change, headers: { 'if-match': '*' } })).status, 200);
+        const shown = await host.get(targets[1], { headers: { 'if-none-match': etag } });
+        assert.equal(shown.status, 200, JSON.stringify(change));
+        assert.deepEqual({ ...shown.json, ...change }, shown.json);
+        assert.equal(await again(targets[1]), 304);
+    }
+    const { etag } = (await host.get(targets[1])).headers;
+    await host.call('PATCH', targets[0], { json: { notes: 'n', priority: 3 }, headers: { 'if-match': '*' } });
+    assert.equal((await host.get(targets[1], { headers: { 'if-none-match': etag } })).status, 304); // a run has no notes, and keeps its priority once it has ended
 });
 
 test('cancel, pause, resume, and what is not allowed', async () => {

@@ -243,11 +243,13 @@ enum pd_err store_job_update(struct store_tx *tx, int64_t job_id, int64_t versio
                      "priority = CASE WHEN ?5 THEN ?6 ELSE priority END, version = version + 1 WHERE id = ?1",
                      "itttii", job_id, patch->name, patch->tags, patch->notes,
                      (int64_t)(patch->priority != NULL), priority);
-    if (err == PD_OK && patch->priority)
-        err = db_run(
-            tx->db, why,
-            "UPDATE run SET priority = ?2, version = version + 1 WHERE job_id = ?1 AND state <> 'ended'",
-            "ii", job_id, priority);
+    /* A run shows the name and the tags of its job. */
+    if (err == PD_OK && (patch->priority || patch->name || patch->tags))
+        err = db_run(tx->db, why,
+                     "UPDATE run SET priority = CASE WHEN ?2 AND state <> 'ended' THEN ?3 ELSE priority END, "
+                     "version = version + 1 WHERE job_id = ?1 AND (?4 OR state <> 'ended')",
+                     "iiii", job_id, (int64_t)(patch->priority != NULL), priority,
+                     (int64_t)(patch->name || patch->tags));
     if (err == PD_OK)
         err = store_event_add(tx, "job.changed", job_id, 0, 0, "{}", NULL, why);
     if (err == PD_OK && ret_version)

@@ -10,12 +10,12 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/log.h"
 
-#define CHANGED_RUNS 256      /* runs remembered as changed; the one changed longest ago is forgotten first */
+#define CHANGED_RUNS 1024     /* runs remembered as changed; the one changed longest ago is forgotten first */
 #define JOBS_COUNT_US 1000000 /* how old the count of open jobs may be */
 #define POINTS_WAKE_US 500000 /* streams are notified of new points at most this often */
 
 struct changed {
-    int64_t run;
+    int64_t run, job;
     uint64_t seq;
 };
 
@@ -106,20 +106,21 @@ struct store *api_reader(struct api_req *r)
 
 /* ---- news ------------------------------------------------------------------------------------- */
 
-static void run_changed(struct api_core *core, int64_t run)
+/* Moves the run to the end: `changed` is in the order of seq. */
+static void run_changed(struct api_core *core, const struct store_commit_run *r)
 {
-    struct changed *slot = NULL, *oldest = &core->changed[0];
+    int at = 0;
 
-    for (int i = 0; i < core->changed_count && !slot; i++) {
-        if (core->changed[i].run == run)
-            slot = &core->changed[i];
-        if (core->changed[i].seq < oldest->seq)
-            oldest = &core->changed[i];
-    }
-    if (!slot)
-        slot = core->changed_count < CHANGED_RUNS ? &core->changed[core->changed_count++] : oldest;
-    slot->run = run;
-    slot->seq = ++core->seq;
+    while (at < core->changed_count && core->changed[at].run != r->run_id)
+        at++;
+    if (at == CHANGED_RUNS)
+        at = 0;
+    else if (at == core->changed_count)
+        core->changed_count++;
+    memmove(&core->changed[at], &core->changed[at + 1],
+            (size_t)(core->changed_count - at - 1) * sizeof core->changed[0]);
+    core->changed[core->changed_count - 1] =
+        (struct changed){.run = r->run_id, .job = r->job_id, .seq = ++core->seq};
 }
 
 static void committed(void *ctx, const struct store_commit *c)
@@ -134,7 +135,7 @@ static void committed(void *ctx, const struct store_commit *c)
 
         pthread_mutex_lock(&core->lock);
         for (int i = 0; i < c->run_count; i++)
-            run_changed(core, c->runs[i]);
+            run_changed(core, &c->runs[i]);
         if (now - core->points_wake_us >= POINTS_WAKE_US) {
             core->points_wake_us = now;
             wake = true;
@@ -160,23 +161,24 @@ uint64_t api_core_change_seq(struct api_core *core)
     return seq;
 }
 
-int api_core_changed_runs(struct api_core *core, uint64_t *seq, int64_t *out, int most)
+int api_core_changed_runs(struct api_core *core, uint64_t *seq, int64_t job, int64_t run, int64_t *out,
+                          int most)
 {
-    uint64_t newest = *seq;
     int n = 0;
 
     pthread_mutex_lock(&core->lock);
     for (int i = 0; i < core->changed_count && n < most; i++) {
-        if (core->changed[i].seq > *seq) {
-            out[n++] = core->changed[i].run;
-            if (core->changed[i].seq > newest)
-                newest = core->changed[i].seq;
-        }
+        const struct changed *c = &core->changed[i];
+
+        if (c->seq <= *seq)
+            continue;
+        *seq = c->seq;
+        if ((!job || c->job == job) && (!run || c->run == run))
+            out[n++] = c->run;
     }
     if (n < most)
-        newest = core->seq;
+        *seq = core->seq;
     pthread_mutex_unlock(&core->lock);
-    *seq = newest;
     return n;
 }
 

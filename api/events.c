@@ -19,8 +19,8 @@
 #define PAGE_EVENTS 100
 #define PENDING_MAX (256u * 1024u)
 #define CHANGED_US 500000 /* points of runs are announced at most so often */
-#define CHANGED_MAX 64
-#define VALUES_MAX 8 /* metrics whose values are sent */
+#define CHANGED_MAX 64    /* runs of one event */
+#define VALUES_MAX 8      /* metrics whose values are sent */
 #define LOG_PIECE 4096u
 #define LOG_LIMIT 262144
 
@@ -85,32 +85,37 @@ static bool put_values(struct events *s, const int64_t *runs, int count)
 }
 
 /* False: the store cannot be read. */
+static bool put_changed(struct events *s, const int64_t *runs, int count)
+{
+    bool fine;
+
+    pd_buf_str(&s->out, "event: metrics\ndata: ");
+    api_json_open(&s->out, '{');
+    api_json_key(&s->out, "runs");
+    api_json_open(&s->out, '[');
+    for (int i = 0; i < count; i++)
+        api_json_id(&s->out, runs[i]);
+    api_json_close(&s->out, ']');
+    fine = !s->key_count || put_values(s, runs, count);
+    api_json_close(&s->out, '}');
+    pd_buf_str(&s->out, "\n\n");
+    return fine;
+}
+
+/* Several events if many runs have changed; what does not fit comes next time. False: the store cannot be read. */
 static bool changed_runs(struct events *s)
 {
-    int64_t runs[CHANGED_MAX], reported[CHANGED_MAX], now = pd_clock_mono_us();
-    int n, shown = 0;
+    int64_t runs[CHANGED_MAX], now = pd_clock_mono_us();
+    int n = CHANGED_MAX;
     bool fine = true;
 
     if (now - s->change_us < CHANGED_US)
         return true;
-    n = api_core_changed_runs(api_core_of(s->api), &s->change_seq, runs, CHANGED_MAX);
-    for (int i = 0; i < n; i++) {
-        if (s->run && runs[i] != s->run)
-            continue;
-        if (!shown) {
-            pd_buf_str(&s->out, "event: metrics\ndata: ");
-            api_json_open(&s->out, '{');
-            api_json_key(&s->out, "runs");
-            api_json_open(&s->out, '[');
-        }
-        reported[shown++] = runs[i];
-        api_json_id(&s->out, runs[i]);
-    }
-    if (shown) {
-        api_json_close(&s->out, ']');
-        fine = !s->key_count || put_values(s, reported, shown);
-        api_json_close(&s->out, '}');
-        pd_buf_str(&s->out, "\n\n");
+    while (fine && n == CHANGED_MAX && s->out.len < PENDING_MAX) {
+        n = api_core_changed_runs(api_core_of(s->api), &s->change_seq, s->job, s->run, runs, CHANGED_MAX);
+        if (!n)
+            break;
+        fine = put_changed(s, runs, n);
         s->change_us = now;
     }
     return fine;

@@ -62,8 +62,10 @@ struct api_core *api_core_free(struct api_core *core);
 int64_t api_core_started_us(const struct api_core *core);
 const uint8_t *api_core_cursor_key(const struct api_core *core);
 
-/* Runs that got points in commits after *seq, at most `most`; moves *seq on. */
-int api_core_changed_runs(struct api_core *core, uint64_t *seq, int64_t *out, int most);
+/* Runs that got points in commits after *seq, at most `most`, those that have waited longest first; moves *seq on
+ * past them, and past all if there are fewer. `job` and `run` limit them, 0 = any. */
+int api_core_changed_runs(struct api_core *core, uint64_t *seq, int64_t job, int64_t run, int64_t *out,
+                          int most);
 uint64_t api_core_change_seq(struct api_core *core);
 
 /* Whether the limit allows one more job that has not ended. The count is refreshed once a second and

@@ -188,6 +188,50 @@ test('streams deliver the values that were asked for', async () => {
     assert.equal((await host.get(`/api/v1/events?${Array.from({ length: 9 }, (_, i) => `metric=m${i}`).join('&')}`)).status, 400);
 });
 
+test('streams of a job or a run deliver what is theirs', async () => {
+    const { id: job, run_ids: [mine, second] } = await submit(host, { trials: 2 });
+    const streams = [`job=${job}`, `run=${second}`].map(filter => host.events(`/api/v1/events?${filter}&metric=k`));
+    const whole = await host.events('/api/v1/events').opened;
+    await Promise.all(streams.map(s => s.opened));
+    const heard = stream => new Set(stream.events.filter(e => e.event === 'metrics').flatMap(e => {
+        const { runs, values } = JSON.parse(e.data);
+        assert.deepEqual(Object.keys(values ?? {}), values ? runs : []);
+        return runs;
+    }));
+    for (const id of [run, mine, second])
+        await ingest([{ key: 'k', step: 1, value: 1 }], id);
+    await streams[0].until(() => heard(streams[0]).has(second) && heard(streams[0]).has(mine), 3000);
+    await streams[1].until(s => heard(s).size > 0, 3000);
+    await whole.until(s => heard(s).has(run), 3000);
+    assert.deepEqual([...heard(streams[0])].sort(), [mine, second].sort());
+    assert.deepEqual([...heard(streams[1])], [second]);
+    for (const stream of [whole, ...streams])
+        stream.close();
+});
+
+test('streams hear of every run, however many report at once', async () => {
+    const runs = [];
+    while (runs.length < 160)
+        runs.push(...(await submit(host, { sweep: { axes: [{ pointer: '/train/seed', values: [...Array(32).keys()] }] } })).run_ids);
+    const heard = stream => new Set(stream.events.filter(e => e.event === 'metrics').flatMap(e => JSON.parse(e.data).runs));
+    const log = async (step, ids) => {
+        for (let at = 0; at < ids.length; at += 8)
+            for (const { status } of await Promise.all(ids.slice(at, at + 8).map(id => ingest([{ key: 'k', step, value: 1 }], id))))
+                assert.equal(status, 200);
+    };
+    await log(0, runs);
+    const whole = await host.events('/api/v1/events').opened, first = await host.events(`/api/v1/events?run=${runs[0]}`).opened;
+    for (const [step, ids] of [[1, runs], [2, [...runs].reverse()], [3, runs]]) { // the later ones of one order are the earlier ones of the next
+        whole.events.length = first.events.length = 0;
+        await log(step, ids);
+        await whole.until(s => heard(s).size === runs.length, 3000);
+        await first.until(s => heard(s).size > 0, 3000);
+    }
+    assert.ok(whole.events.filter(e => e.event === 'metrics').every(e => JSON.parse(e.data).runs.length <= 64));
+    whole.close();
+    first.close();
+});
+
 test('a reader that never reads holds nobody up and costs no memory', { timeout: 60000 }, async () => {
     const lazy = net.connect(host.port, '127.0.0.1');
     lazy.on('error', () => {});

@@ -577,6 +577,8 @@ static void test_store_stop_commits_what_was_accepted(void **state)
 }
 
 static _Atomic int64_t heard_points, heard_event;
+static struct store_commit_run heard_runs[STORE_COMMIT_RUNS];
+static int heard_run_count;
 
 static void hear(void *ctx, const struct store_commit *c)
 {
@@ -584,6 +586,26 @@ static void hear(void *ctx, const struct store_commit *c)
     heard_points += c->points;
     if (c->events)
         heard_event = c->last_event_id;
+    for (int i = 0; i < c->run_count; i++)
+        heard_runs[heard_run_count++] = c->runs[i];
+}
+
+#define MANY 300
+
+static enum pd_err submit_and_log_many(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    struct store_metric point = {.key = "k", .step = 1, .value = 1};
+    struct ids *ids = ctx;
+    int64_t news;
+    enum pd_err err = PD_OK;
+
+    for (int i = 0; err == PD_OK && i < 2 * MANY; i++) {
+        point.step = i;
+        err = i < MANY ? submit(tx, &ids[i], why) : PD_OK;
+        if (err == PD_OK)
+            err = store_metric_append(tx, ids[i % MANY].run, 0, &point, 1, &news, why);
+    }
+    return err;
 }
 
 static void test_store_listener_hears_commits(void **state)
@@ -594,7 +616,7 @@ static void test_store_listener_hears_commits(void **state)
     struct pd_why why;
     int64_t last;
 
-    heard_points = heard_event = 0;
+    heard_points = heard_event = heard_run_count = 0;
     store_writer_listen(f->w, hear, NULL);
     ids = submitted(f);
     append_points(f, ids.run, 0, &point, 1);
@@ -602,6 +624,27 @@ static void test_store_listener_hears_commits(void **state)
     assert_int_equal(store_event_last(f->s, &last, &why), PD_OK);
     assert_int_equal(heard_event, last);
     assert_int_equal(heard_points, 1);
+    assert_int_equal(heard_run_count, 1);
+    assert_int_equal(heard_runs[0].run_id, ids.run);
+    assert_int_equal(heard_runs[0].job_id, ids.job);
+}
+
+static void test_store_listener_hears_each_of_many_runs_once(void **state)
+{
+    static struct ids ids[MANY];
+    struct fixture *f = *state;
+    struct pd_why why;
+
+    heard_points = heard_run_count = 0;
+    store_writer_listen(f->w, hear, NULL);
+    assert_int_equal(call(f, submit_and_log_many, ids, &why), PD_OK);
+    store_writer_listen(f->w, NULL, NULL);
+    assert_int_equal(heard_points, 2 * MANY);
+    assert_int_equal(heard_run_count, MANY);
+    for (int i = 0; i < MANY; i++) {
+        assert_int_equal(heard_runs[i].run_id, ids[i].run);
+        assert_int_equal(heard_runs[i].job_id, ids[i].job);
+    }
 }
 
 /* A limit on the size of files stands for a full disk. */
@@ -661,6 +704,7 @@ int main(void)
         TEST(test_store_model_versions_and_aliases),
         TEST(test_store_stop_commits_what_was_accepted),
         TEST(test_store_listener_hears_commits),
+        TEST(test_store_listener_hears_each_of_many_runs_once),
         TEST(test_store_full_disk_refuses_then_recovers),
     };
 

@@ -676,15 +676,19 @@ struct store_work {
     void *ctx;
 };
 
+struct store_commit_run {
+    int64_t run_id, job_id;
+};
+
 /* Changes of a commit, for streams. Called on the writer thread after each commit, before the dones. */
 struct store_commit {
     int64_t last_event_id;
-    bool events;         /* new events */
-    int64_t points;      /* metric points written */
-    const int64_t *runs; /* runs that got metric points; borrowed */
-    int run_count;       /* at most STORE_COMMIT_RUNS; more are left out */
+    bool events;                         /* new events */
+    int64_t points;                      /* metric points written */
+    const struct store_commit_run *runs; /* runs that got metric points; borrowed */
+    int run_count;
 };
-#define STORE_COMMIT_RUNS 64
+#define STORE_COMMIT_RUNS 1000 /* one for each work of a commit */
 
 struct store_writer_options {
     const char *state_dir;    /* the file is <state_dir>/polyd.db; its directory must exist */

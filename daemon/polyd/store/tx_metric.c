@@ -444,13 +444,14 @@ static enum pd_err run_keys(struct store_tx *tx, int64_t run_id, int64_t *ret, s
     return err;
 }
 
-static void note_run(struct store_tx *tx, int64_t run_id)
+static void note_run(struct store_tx *tx, int64_t run_id, int64_t job_id)
 {
     for (int i = tx->commit.run_count - 1; i >= 0; i--)
-        if (tx->commit_runs[i] == run_id)
+        if (tx->commit_runs[i].run_id == run_id)
             return;
     if (tx->commit.run_count < STORE_COMMIT_RUNS)
-        tx->commit_runs[tx->commit.run_count++] = run_id;
+        tx->commit_runs[tx->commit.run_count++] =
+            (struct store_commit_run){.run_id = run_id, .job_id = job_id};
 }
 
 enum pd_err store_metric_append(struct store_tx *tx, int64_t run_id, int attempt,
@@ -461,11 +462,11 @@ enum pd_err store_metric_append(struct store_tx *tx, int64_t run_id, int attempt
     const char *key_name = NULL;
     struct series *s = NULL;
     struct latest *l = NULL;
-    int64_t news = 0, key = 0, there, keys = -1;
+    int64_t news = 0, key = 0, job_id, keys = -1;
     enum pd_err err;
 
-    err = db_int(tx->db, &there, why,
-                 "SELECT 1 FROM run r JOIN job j ON j.id = r.job_id AND j.deleted_us = 0 WHERE r.id = ?1",
+    err = db_int(tx->db, &job_id, why,
+                 "SELECT j.id FROM run r JOIN job j ON j.id = r.job_id AND j.deleted_us = 0 WHERE r.id = ?1",
                  "i", run_id);
     if (err == PD_ERR_NOT_FOUND)
         return pd_fail(why, err, "no run %lld", (long long)run_id);
@@ -521,7 +522,7 @@ enum pd_err store_metric_append(struct store_tx *tx, int64_t run_id, int attempt
         return err;
     if (news) {
         tx->commit.points += news;
-        note_run(tx, run_id);
+        note_run(tx, run_id, job_id);
     }
     if (ret_new)
         *ret_new = news;

@@ -24,7 +24,7 @@ struct store_tx {
     int64_t clock_us;             /* the store's own */
     struct metric_cache *metrics; /* the writer's; see tx_metric.c */
     struct store_commit commit;   /* changes of this group */
-    int64_t commit_runs[STORE_COMMIT_RUNS];
+    struct store_commit_run commit_runs[STORE_COMMIT_RUNS];
     int64_t metric_touches; /* grows when the metric cache changed */
     enum pd_err failed;     /* the whole group, PD_OK = committed */
     struct pd_why failed_why;

@@ -25,7 +25,7 @@
 #include "kernels/base/log.h"
 
 #define GROUP_ROWS 1000
-#define GROUP_WORKS 1000
+#define GROUP_WORKS STORE_COMMIT_RUNS
 #define LANE_LIMIT 4096
 #define PROBE_US 1000000
 #define WAKE_NS 1000000000L

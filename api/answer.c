@@ -54,17 +54,28 @@ void api_reply_empty(struct api_req *r, int status)
 void api_reply_header(struct api_req *r, const char *name, const char *value)
 {
     struct header *h = NULL;
+    char *copy = strdup(value);
 
+    if (!copy)
+        return;
     for (int i = 0; i < r->headers; i++)
         if (strcmp(r->header[i].name, name) == 0)
             h = &r->header[i];
     if (!h) {
-        if (r->headers == HEADERS_MAX)
+        if (r->headers == HEADERS_MAX) {
+            free(copy);
             return;
+        }
         h = &r->header[r->headers++];
     }
-    h->name = name;
-    snprintf(h->value, sizeof h->value, "%s", value);
+    free(h->value);
+    *h = (struct header){.name = name, .value = copy};
+}
+
+void api_answer_free_headers(struct api_req *r)
+{
+    while (r->headers)
+        free(r->header[--r->headers].value);
 }
 
 void api_retry_after(struct api_req *r, int seconds)

@@ -81,6 +81,7 @@ void api_request_done(void *cls, struct MHD_Connection *connection, void **req_c
     atomic_fetch_sub(&api->body_bytes, r->body.size);
     pd_buf_done(&r->body);
     pd_buf_done(&r->out);
+    api_answer_free_headers(r);
     free(r);
 }
 

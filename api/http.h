@@ -69,7 +69,7 @@ void api_reply_json(struct api_req *r, int status, struct pd_buf *body);
 /* Borrowed bytes with static lifetime. */
 void api_reply_static(struct api_req *r, int status, const char *type, const void *bytes, size_t len);
 void api_reply_empty(struct api_req *r, int status);
-/* Before or after api_reply; copied. At most 8. */
+/* Before or after api_reply; copied. At most 8; without memory it is left out. */
 void api_reply_header(struct api_req *r, const char *name, const char *value);
 
 /* HTTP-only failures, continuing the numbering of enum pd_err so that one table serves both. */

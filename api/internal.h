@@ -22,7 +22,7 @@
 
 struct header {
     const char *name;
-    char value[256];
+    char *value; /* owned */
 };
 
 enum conn_phase { CONN_IDLE, CONN_BODY, CONN_BUSY };
@@ -133,6 +133,8 @@ struct api {
 
 /* ---- answer.c --------------------------------------------------------------------------------- */
 
+/* Frees the headers that api_reply_header has set. */
+void api_answer_free_headers(struct api_req *r);
 /* Discards any reply set so far and marks the reply as set. */
 void api_answer_reset(struct api_req *r);
 enum MHD_Result api_answer_send(struct api_req *r);

@@ -9,6 +9,8 @@
 #include "api/server.h"
 #include "daemon/polyd/store/tx.h"
 
+#define LINK_MAX 8192u /* bytes of a Link header: clients limit the length of a head */
+
 /* ---- list and show ---------------------------------------------------------------------------- */
 
 struct page {
@@ -55,27 +57,38 @@ static bool list_row(void *ctx, const struct store_job *job)
     return true;
 }
 
+/* The Link header's value. The other parameters stay as they are, but for what would end the address. */
+static void write_link(struct pd_buf *b, const char *path, const char *query, const char *cursor)
+{
+    pd_buf_printf(b, "<%s?cursor=%s", path, cursor);
+    while (query && *query) {
+        const size_t n = strcspn(query, "&");
+        const bool kept = n && strncmp(query, "cursor=", 7) != 0;
+
+        if (kept)
+            pd_buf_str(b, "&");
+        for (size_t i = 0; kept && i < n; i++)
+            if (query[i] == '>' || query[i] == '"')
+                pd_buf_printf(b, "%%%02X", (unsigned)query[i]);
+            else
+                pd_buf_append(b, query + i, 1);
+        query += n + (query[n] == '&');
+    }
+    pd_buf_str(b, ">; rel=\"next\"");
+}
+
 void api_page_close(struct api_req *r, struct pd_buf *b, const char *cursor)
 {
     api_json_close(b, ']');
     if (cursor) {
-        char link[1024];
-        const char *query = api_query_raw(r);
-        size_t used;
+        struct pd_buf link;
 
         api_json_kv_str(b, "next", cursor);
-        used = (size_t)snprintf(link, sizeof link, "<%s?cursor=%s", api_path(r), cursor);
-        /* The other parameters stay: copied raw, for they are percent-encoded already. */
-        while (query && *query) {
-            size_t n = strcspn(query, "&");
-
-            if (n && strncmp(query, "cursor=", 7) != 0 && used + n + 24 < sizeof link &&
-                !memchr(query, '>', n) && !memchr(query, '"', n))
-                used += (size_t)snprintf(link + used, sizeof link - used, "&%.*s", (int)n, query);
-            query += n + (query[n] == '&');
-        }
-        snprintf(link + used, sizeof link - used, ">; rel=\"next\"");
-        api_reply_header(r, "Link", link);
+        pd_buf_init(&link, LINK_MAX);
+        write_link(&link, api_path(r), api_query_raw(r), cursor);
+        if (pd_buf_err(&link) == PD_OK)
+            api_reply_header(r, "Link", link.data);
+        pd_buf_done(&link);
     } else {
         api_json_kv_null(b, "next");
     }

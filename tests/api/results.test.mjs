@@ -352,3 +352,18 @@ test('the interval holds for few pairs and for many', async () => {
     wantInterval(row.paired['loss/val'], differences);
     wantInterval(row.paired['acc/val'], differences.slice(0, 5));
 });
+
+test('the Link header keeps every parameter, of any length and with any letter', async () => {
+    const names = ['a>b"c', 'linked'];
+    for (const name of names)
+        await submit(host, { name, trials: 3 });
+    const ids = async query => (await host.get(`/api/v1/runs?${query}`)).json.runs.map(r => Number(r.id));
+    const long = `metric=${'m'.repeat(250)}&metric=${'n'.repeat(250)}`;
+    for (const query of ['name=a>b"c', `${long}&name=a>b"c`, `${long}&name=linked`, `sort=id&${long}&text=linked`]) {
+        const want = await ids(query);
+        assert.equal(want.length, 3);
+        assert.deepEqual(await sorted(query, 1), want, query);
+    }
+    const reply = await host.get(`/api/v1/runs?name=linked&limit=1${`&metric=${'%41'.repeat(250)}`.repeat(12)}`);
+    assert.deepEqual([reply.status, reply.headers.link, typeof reply.json.next], [200, undefined, 'string']);
+});

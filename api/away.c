@@ -8,6 +8,7 @@
 #include "api/rows.h"
 #include "api/server.h"
 #include "daemon/polyd/store/tx.h"
+#include "kernels/base/log.h"
 
 #define WHO "a client"
 
@@ -61,6 +62,16 @@ static enum pd_err away_apply(struct store_tx *tx, struct api_write *w, struct p
     return a->verb == AWAY_DELETE ? delete_it(tx, a, why) : archive_it(tx, a, a->verb == AWAY_ARCHIVE, why);
 }
 
+/* The supervisor remembers a version whose load failed. */
+static void forget_model(struct api_req *r, const struct away *a)
+{
+    struct pd_why why;
+    enum pd_err err = sup_model_unload(api_deps_of(api_of(r))->sup, a->name, a->id, NULL, NULL, &why);
+
+    if (err != PD_OK && err != PD_ERR_NOT_FOUND)
+        pd_log(PD_LOG_WARNING, "api", "model=%s forgotten=0 why=\"%s\"", a->name, why.text);
+}
+
 static void away_answer(struct api_req *r)
 {
     struct api_write *w = api_write_result(r);
@@ -68,6 +79,8 @@ static void away_answer(struct api_req *r)
 
     if (!w)
         return;
+    if (a->verb == AWAY_DELETE && a->what == AWAY_MODEL)
+        forget_model(r, a);
     if (a->verb == AWAY_DELETE)
         api_reply_empty(r, 204);
     else if (a->what == AWAY_JOB)

@@ -30,7 +30,7 @@ static void count_unready(void *ctx, const struct sup_model_info *m)
 {
     int *unready = ctx;
 
-    *unready += m->state == SUP_MODEL_LOADING || (m->state == SUP_MODEL_UNAVAILABLE && m->reason[0]);
+    *unready += m->wanted && m->state != SUP_MODEL_READY;
 }
 
 void api_oip_ready(struct api_req *r)

@@ -152,6 +152,40 @@ test('a run with a model stays until its version is deleted; a version that is l
     sound();
 });
 
+test('a first load that fails leaves the server ready, and is forgotten with its version', async () => {
+    const { id: job, runs: [run] } = await trained();
+    const files = readdirSync(state(`runs/${run}/checkpoints`)).map(name => state(`runs/${run}/checkpoints/${name}`));
+    const kept = files.map(file => readFileSync(file));
+    const spoil = () => files.forEach(file => writeFileSync(file, 'spoilt'));
+    const restore = () => files.forEach((file, i) => writeFileSync(file, kept[i]));
+    const ready = async () => (await host.get('/v2/health/ready')).status;
+    const known = async () => (await host.get('/metrics')).text.includes('model="lost"');
+    for (const wanted of ['1', '2'])
+        assert.equal((await host.post('/api/v1/models/lost/versions', { run_id: run })).json.version, wanted);
+    spoil();
+    assert.notEqual((await host.post('/api/v1/models/lost/versions/1/load', {})).status, 200);
+    assert.ok((await host.get('/api/v1/models/lost/versions/1')).json.reason);
+    assert.deepEqual([await ready(), await known()], [200, true]);
+    assert.equal((await drop('models/lost/versions/1')).status, 204);
+    await until('the load to be forgotten', async () => !(await known()));
+
+    restore();
+    assert.equal((await host.post('/api/v1/models/lost/versions/2/load', {})).status, 200);
+    assert.equal(await ready(), 200);
+    await host.stop({ keep: true });
+    spoil();
+    host = await Daemon.start([], host.dir);
+    const load = async () => (await host.get('/api/v1/models/lost/versions/2')).json;
+    await until('the load to fail', async () => (await load()).state === 'UNAVAILABLE' && (await load()).reason);
+    assert.equal(await ready(), 503); // it was ready before the restart
+    assert.equal((await host.post('/api/v1/models/lost/versions/2/unload', {})).status, 200);
+    assert.equal(await ready(), 200);
+    restore();
+    assert.equal((await drop('models/lost')).status, 204);
+    assert.equal((await drop(`jobs/${job}`)).status, 204);
+    await swept();
+});
+
 test('a sweep loses one run and counts on; its last run takes it along', async () => {
     const { id: job, runs: [one, two] } = await trained({ trials: 2 });
     await host.post('/api/v1/groups', { name: 'pair', runs: [one, two] });

@@ -465,6 +465,7 @@ static void info(const struct model *m, void (*row)(void *ctx, const struct sup_
         .model = m->name,
         .version = m->version,
         .state = m->state,
+        .wanted = m->state == SUP_MODEL_READY,
         .reason = "",
         .signature = strncmp(m->name, "lm", 2) == 0
                          ? "{\"platform\":\"polyd_cpu\",\"kind\":\"language\",\"inputs\":[],\"outputs\":[],"
@@ -518,6 +519,13 @@ static struct job *job_new(struct sup *s)
     return NULL;
 }
 
+static void nobody_waits(void *ctx, enum pd_err err, const struct pd_why *why)
+{
+    (void)ctx;
+    (void)err;
+    (void)why;
+}
+
 static enum pd_err move(struct sup *s, const char *model, int64_t version, bool load,
                         void (*done)(void *ctx, enum pd_err err, const struct pd_why *why), void *ctx,
                         struct pd_why *why)
@@ -547,7 +555,7 @@ static enum pd_err move(struct sup *s, const char *model, int64_t version, bool 
         m->name[0] = '\0';
     snprintf(j->model, sizeof j->model, "%s", model);
     j->load = true;
-    j->done = done;
+    j->done = done ? done : nobody_waits;
     j->ctx = ctx;
     j->due_us = pd_clock_mono_us() + (has(model, "-slow") ? 300000 : 0);
     pthread_mutex_unlock(&s->lock);

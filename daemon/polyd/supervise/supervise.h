@@ -230,6 +230,7 @@ struct sup_model_info {
     const char *model;
     int64_t version;
     enum sup_model_state state;
+    bool wanted; /* should be loaded: was ready once and not unloaded since, also by an earlier daemon */
     const char *reason;    /* why it is unavailable; "" = it is not */
     const char *signature; /* JSON from the worker when ready; "" before */
     int in_flight, waiting, running;
@@ -250,7 +251,8 @@ PD_NODISCARD enum pd_err sup_model_get(struct sup *s, const char *model, int64_t
 PD_NODISCARD enum pd_err sup_model_load(struct sup *s, const char *model, int64_t version,
                                         void (*done)(void *ctx, enum pd_err err, const struct pd_why *why),
                                         void *ctx, struct pd_why *why);
-/* Unloads (0 = all versions). `done` is called after the worker's memory is free. */
+/* Unloads (0 = all versions), and forgets loads that failed. `done` (may be NULL) is called after the worker's
+ * memory is free. */
 PD_NODISCARD enum pd_err sup_model_unload(struct sup *s, const char *model, int64_t version,
                                           void (*done)(void *ctx, enum pd_err err, const struct pd_why *why),
                                           void *ctx, struct pd_why *why);

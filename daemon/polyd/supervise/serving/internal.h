@@ -31,8 +31,8 @@ struct load_wait {
     void *ctx;
 };
 
-/* The lock guards what other threads read or write: next, name, version, state, reason, signature, peer, the
- * calls, the counts, stats, restarts and need_bytes. The rest is the loop's thread's. */
+/* The lock guards what other threads read or write: next, name, version, state, wanted, reason, signature, peer,
+ * the calls, the counts, stats, restarts and need_bytes. The rest is the loop's thread's. */
 struct model {
     struct loop_source source;
     struct serving *serving;
@@ -40,6 +40,7 @@ struct model {
     char *name;
     int64_t version;
     enum sup_model_state state;
+    bool wanted; /* as in sup_model_info */
     char reason[256];
     char *signature;
     int serial; /* of the current worker: its "attempt" on the wire */

@@ -12,6 +12,9 @@ void model_unload(struct serving *s, struct model *m)
 {
     size_t at;
 
+    pthread_mutex_lock(&s->lock);
+    m->wanted = false;
+    pthread_mutex_unlock(&s->lock);
     model_set_state(s, m, SUP_MODEL_UNLOADING, "");
     m->kill_us = pd_clock_mono_us() + UNLOAD_US;
     if (m->proc.gone) { /* between two restarts, or a failed load */

@@ -440,6 +440,7 @@ static void take_ready(struct serving *s, struct model *m, const uint8_t *p, siz
     free(m->signature);
     m->signature = signature;
     m->need_bytes = (int64_t)wire_get_u64(p, len, WIRE_TAG_MEMORY, 0);
+    m->wanted = true;
     pthread_mutex_unlock(&s->lock);
     m->ready_us = pd_clock_mono_us();
     model_set_state(s, m, SUP_MODEL_READY, "");
@@ -625,8 +626,11 @@ struct model *model_new(struct serving *s, const struct store_model_version *v)
 static bool start_one(void *ctx, const struct store_model_version *v)
 {
     struct serving *s = ctx;
+    struct model *m = model_new(s, v);
 
-    if (!model_new(s, v))
+    if (m)
+        m->wanted = true;
+    else
         pd_log(PD_LOG_ERROR, "supervise", "model=%s load=no_memory", v->model);
     return true;
 }
@@ -741,6 +745,7 @@ static void fill_info(const struct model *m, struct sup_model_info *out)
     *out = (struct sup_model_info){.model = m->name,
                                    .version = m->version,
                                    .state = m->state,
+                                   .wanted = m->wanted,
                                    .reason = m->reason,
                                    .signature = m->signature ? m->signature : "",
                                    .in_flight = m->in_flight,

@@ -11,16 +11,18 @@ struct model_tuned_store;
 
 struct serve_request {
     uint64_t id;
-    int64_t deadline_us; /* pd_clock_mono_us value; 0 = none. After it: answer PD_ERR_TIMEOUT */
-    char kind[16];       /* "infer", "complete", "tokenize" or "detokenize" */
-    const char *json;    /* parameters, NUL-terminated; "{}" when absent */
+    /* pd_clock_mono_us value; 0 = none. After it: answer PD_ERR_TIMEOUT. A completion must have its first token
+     * by then, and send its parts at intervals of less than the same time. */
+    int64_t deadline_us;
+    char kind[16];    /* "infer", "complete", "tokenize" or "detokenize" */
+    const char *json; /* parameters, NUL-terminated; "{}" when absent */
     size_t json_len;
     uint32_t count;                               /* tensors */
     struct wire_tensor tensors[WIRE_TENSORS_MAX]; /* data borrowed from the request */
 };
 
 /* One part of an answer. All kinds except "complete" send one, with `last`. A completion sends one part per
- * token and a last one. */
+ * token (few, if it is not streamed) and a last one. */
 struct serve_result {
     enum pd_err err;  /* not PD_OK: `text` has the error; last is implied */
     const char *text; /* NULL unless err */

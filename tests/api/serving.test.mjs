@@ -204,6 +204,24 @@ test('unloading while busy ends what is open; loading again serves again', real,
     assert.equal((await complete(1)).status, 200);
 });
 
+test('a completion may take longer than the deadline, as long as tokens come', real, async () => {
+    await host.stop({ keep: true });
+    host = await Daemon.start(['--serve.timeout_ms=1000'], host.dir);
+    for (const end = Date.now() + 20000; (await load('text')).status !== 200; await sleep(100))
+        assert.ok(Date.now() < end);
+    const began = Date.now(), tokens = 12000;
+    const whole = complete(3, { max_tokens: tokens });
+    const stream = await host.events('/v1/completions', { method: 'POST', json: { model: 'text', prompt: 'a', max_tokens: tokens, stream: true, stream_options: { include_usage: true } } }).opened;
+    const reply = await whole;
+    assert.deepEqual([reply.status, reply.json.usage?.completion_tokens], [200, tokens], reply.text.slice(0, 500));
+    assert.ok(Date.now() - began > 1000, `${Date.now() - began} ms: too few tokens for this test`);
+    await stream.until(s => s.ended, 100000);
+    assert.equal(stream.events.at(-1).data, '[DONE]');
+    assert.equal(JSON.parse(stream.events.at(-2).data).usage.completion_tokens, tokens);
+    await host.stop({ keep: true });
+    host = await Daemon.start([], host.dir);
+});
+
 test('a version that the budget does not hold is refused with the numbers', real, async () => {
     await host.stop({ keep: true });
     host = await Daemon.start(['--serve.memory_bytes=3000000'], host.dir);

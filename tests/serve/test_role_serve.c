@@ -47,8 +47,8 @@ struct fake {
     struct serve_host host;
     struct ask *asks;
     size_t count, given;
-    uint64_t turn, close_at; /* 0 = when all are answered */
-    int64_t delay_us;
+    uint64_t turn, close_at;   /* 0 = when all are answered */
+    int64_t delay_us, step_us; /* step: the model is so much slower */
     char signature[2048];
     uint32_t most_running, most_waiting;
     size_t order[REQUESTS], answered;
@@ -69,6 +69,7 @@ static enum pd_err fake_next(void *ctx, int timeout_ms, struct serve_request **r
 
     if (timeout_ms == 0 && (f->given == f->count || f->asks[f->given].at_turn > f->turn)) {
         f->turn++;
+        usleep((useconds_t)f->step_us);
         return f->close_at && f->turn >= f->close_at ? PD_ERR_CLOSED : PD_ERR_TIMEOUT;
     }
     if (f->given == f->count && timeout_ms > 0) {
@@ -553,14 +554,31 @@ static void test_role_keeps_deadlines(void **state)
     (void)state;
     asks[0] = ask_text("late already", "{}");
     asks[0].req.deadline_us = 1;
-    asks[1] = ask_text("too long for its time", "{\"max_tokens\":65536}");
-    asks[1].req.deadline_us = pd_clock_mono_us() + 150000;
+    asks[1] = ask_text("late before its first token", "{}");
+    asks[1].req.deadline_us = pd_clock_mono_us() + 1000;
+    asks[1].at_turn = 2;
     asks[2] = ask_text("in time", "{\"max_tokens\":4}");
     asks[2].req.deadline_us = pd_clock_mono_us() + 600000000;
+    f.step_us = 2000;
     play(&f, gpt_path);
     assert_int_equal(asks[0].err, PD_ERR_TIMEOUT);
     assert_int_equal(asks[1].err, PD_ERR_TIMEOUT);
     assert_int_equal(asks[2].err, PD_OK);
+    assert_int_equal(asks[2].parts, 1);
+}
+
+/* Its parts tell the daemon that it makes progress. */
+static void test_role_lets_a_completion_outlast_its_deadline(void **state)
+{
+    struct ask a = ask_text("long", "{\"max_tokens\":100}");
+    struct fake f = {.asks = &a, .count = 1, .step_us = 10000};
+
+    (void)state;
+    a.req.deadline_us = pd_clock_mono_us() + 500000;
+    play(&f, gpt_path);
+    assert_int_equal(a.err, PD_OK);
+    assert_int_equal(a.tokens, 100);
+    assert_in_range(a.parts, 4, 50); /* not one for each token */
 }
 
 /* More streams than slots: the first come first, side by side, the rest wait in order; far too many are
@@ -752,6 +770,7 @@ int main(void)
         cmocka_unit_test(test_role_turns_text_to_tokens_and_back),
         cmocka_unit_test(test_role_stops_for_a_client_that_left),
         cmocka_unit_test(test_role_keeps_deadlines),
+        cmocka_unit_test(test_role_lets_a_completion_outlast_its_deadline),
         cmocka_unit_test(test_role_bounds_what_waits_and_serves_in_order),
         cmocka_unit_test(test_role_a_newcomer_does_not_wait_for_the_long_ones),
         cmocka_unit_test(test_role_one_image_does_not_wait_for_thousands),

@@ -1,6 +1,7 @@
 /* A stand-in for polyd-worker in its serve role: the real link, no model. What it does is written in the
  * request's JSON, or in FAKE_SERVE of its environment: "echo"   gives the tensors back        "stream"  three
- * parts, then the last "wait"   answers when it is cancelled  "crash"   abort() FAKE_SERVE=refuse  the load
+ * parts, then the last "wait"   answers when it is cancelled  "crash"   abort() "drip"   eight parts in 0.8 s, then
+ * the last "stall"  three parts, then "wait" FAKE_SERVE=refuse  the load
  * fails with a reason; FAKE_SERVE=slow  it takes half a second. In the role train it sends one
  * malformed frame and leaves when its connection is closed. */
 #include <fcntl.h>
@@ -29,7 +30,13 @@ static void answer(struct link *l, struct serve_request *r)
 {
     if (strstr(r->json, "crash"))
         abort();
-    if (strstr(r->json, "wait")) {
+    for (int i = 0; i < (strstr(r->json, "drip") ? 8 : strstr(r->json, "stall") ? 3 : 0); i++) {
+        struct serve_result part = {.json = "{\"piece\":1}"};
+
+        usleep(100000);
+        link_request_reply(l, r, &part);
+    }
+    if (strstr(r->json, "wait") || strstr(r->json, "stall")) {
         struct serve_result none = {.err = PD_ERR_CANCELLED, .text = "cancelled", .last = true};
 
         for (int i = 0; i < 2000 && !link_request_cancelled(l, r); i++)

@@ -256,6 +256,24 @@ static void test_serving_cancel_and_deadline(void **state)
     wait_ready(f); /* the deadline cancelled it: the worker is free again */
 }
 
+static void test_serving_deadline_begins_again_with_each_part(void **state)
+{
+    struct fixture *f = *state;
+    struct answer a;
+    uint64_t id;
+
+    assert_int_equal(load(f, 1), PD_OK);
+    assert_int_equal(ask(f, "drip", 500000, 0, &a, &id), PD_OK);
+    wait_over(&a);
+    assert_int_equal(a.err, PD_OK);
+    assert_int_equal(a.parts, 9);
+    assert_int_equal(ask(f, "stall", 500000, 0, &a, &id), PD_OK);
+    wait_over(&a);
+    assert_int_equal(a.err, PD_ERR_TIMEOUT);
+    assert_int_equal(a.parts, 4);
+    wait_ready(f);
+}
+
 static void test_serving_queue_is_bounded(void **state)
 {
     struct fixture *f = *state;
@@ -500,6 +518,7 @@ int main(void)
         TEST(test_serving_load_infer_unload),
         TEST(test_serving_failed_load_says_why),
         TEST(test_serving_cancel_and_deadline),
+        TEST(test_serving_deadline_begins_again_with_each_part),
         TEST(test_serving_queue_is_bounded),
         TEST(test_serving_large_requests_wait_for_room),
         TEST(test_serving_requests_of_many_threads_are_answered_once),

@@ -117,7 +117,8 @@ const struct config_row config_rows[] = {
     {ROW("serve", "queue", CONFIG_T_INT, serve.queue), INT(1, 100000, "64"), .arg = "N",
      .meaning = "inference requests that may wait for one model; further ones are answered 429"},
     {ROW("serve", "timeout_ms", CONFIG_T_INT, serve.timeout_ms), INT(1, 86400000, "60000"), .arg = "MS",
-     .meaning = "deadline of inference requests without one"},
+     .meaning = "deadline of inference requests without one; of a completion: until its first token, and "
+                "then between tokens"},
     {ROW("serve", "device", CONFIG_T_CHOICE, serve.device), .def = "cpu", .choices = serve_device_choices,
      .values = serve_device_values, .arg = "WHERE",
      .meaning = "device of models loaded after the start: cpu, or cuda (in bf16, on a GPU that serves "

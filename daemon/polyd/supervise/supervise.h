@@ -273,7 +273,7 @@ struct sup_infer {
     const char *model;
     int64_t version;     /* 0 = the highest ready one */
     const char *kind;    /* as in daemon/wire/serve_host.h */
-    int64_t deadline_us; /* microseconds from now; 0 = none */
+    int64_t deadline_us; /* microseconds until the first part, and from each part to the next; 0 = none */
     const char *json;    /* parameters, copied; NULL = none */
     size_t json_len;
     const struct wire_tensor *tensors; /* copied */

@@ -45,7 +45,7 @@ enum pd_err role_unwanted(const struct role *r, const struct item *it, struct pd
 {
     if (r->host->cancelled(r->host->ctx, it->req))
         return pd_fail(why, PD_ERR_CANCELLED, "the client disconnected");
-    if (it->req->deadline_us && pd_clock_mono_us() >= it->req->deadline_us)
+    if (it->req->deadline_us && !it->made && pd_clock_mono_us() >= it->req->deadline_us)
         return pd_fail(why, PD_ERR_TIMEOUT, "the deadline passed while the answer was computed");
     return PD_OK;
 }

@@ -22,6 +22,8 @@ struct item {
     struct serve_stream *stream;
     int64_t arrived_us, begun_us, first_us, last_us; /* first, last: tokens */
     size_t made;                                     /* tokens so far */
+    int64_t patience_us;                             /* complete: from arrival to deadline; 0 = none */
+    int64_t sent_us;                                 /* complete: when the latest part was sent */
     uint64_t rounds, rows;                           /* steps of the model, and sequences in them */
     /* Parts of the answer not sent yet: all of them without `stream`. */
     struct pd_buf text, tokens, lengths, logprobs, top_tokens, top_logprobs, top_text, top_lengths;
@@ -72,7 +74,8 @@ void role_samples_run(struct role *r);
 void role_item_fail(struct role *r, struct item *it, enum pd_err err, const char *text);
 /* Frees the item, and the request, which has been answered. */
 void role_item_free(struct role *r, struct item *it);
-/* Why a request is cancelled: the client disconnected, or the deadline passed. PD_OK: it is not. */
+/* Why a request is cancelled: the client disconnected, or the deadline passed before a completion's first token.
+ * PD_OK: it is not. */
 PD_NODISCARD enum pd_err role_unwanted(const struct role *r, const struct item *it, struct pd_why *why);
 /* A tensor of an answer; data is borrowed. columns < 0: it has one dimension. */
 struct wire_tensor role_tensor(const char *name, const char *dtype, const void *data, size_t bytes,

@@ -121,8 +121,15 @@ static void send_part(struct role *r, struct item *it, enum serve_finish finish)
         part.timing = &timing;
     }
     r->host->reply(r->host->ctx, it->req, &part);
+    it->sent_us = pd_clock_mono_us();
     for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++)
         pd_buf_consume(bufs[i], bufs[i]->len);
+}
+
+/* Without `stream` a part is sent only so often that the daemon sees progress before the deadline. */
+static bool part_due(const struct item *it)
+{
+    return it->params.stream || (it->patience_us && pd_clock_mono_us() - it->sent_us >= it->patience_us / 4);
 }
 
 /* What one round gave a completion; true when it has been answered to the end. */
@@ -151,7 +158,7 @@ static bool take_turn(struct role *r, struct item *it, struct serve_turn *turn)
         role_item_fail(r, it, err, turn->why.text);
         return true;
     }
-    if (piece->finish != SERVE_FINISH_NONE || (it->params.stream && piece->count))
+    if (piece->finish != SERVE_FINISH_NONE || (piece->count && part_due(it)))
         send_part(r, it, piece->finish);
     if (piece->finish == SERVE_FINISH_NONE)
         return false;
@@ -224,6 +231,8 @@ static enum pd_err push(struct role *r, struct item *it)
 {
     uint64_t cost = it->prompt.len / sizeof(int32_t) + (uint64_t)it->params.sampling.max_tokens;
 
+    it->sent_us = it->arrived_us;
+    it->patience_us = it->req->deadline_us ? it->req->deadline_us - it->arrived_us : 0;
     return serve_queue_push(r->queue, it, cost, it->req->deadline_us);
 }
 

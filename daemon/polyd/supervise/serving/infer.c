@@ -217,6 +217,8 @@ void model_result(struct serving *s, struct model *m, uint64_t id, const uint8_t
     pthread_mutex_lock(&s->lock);
     for (c = m->calls; c && c->id != id; c = c->next) {
     }
+    if (c && c->deadline_us)
+        c->deadline_us = pd_clock_mono_us() + c->patience_us;
     if (c && r.last) {
         for (struct call **at = &m->calls; *at; at = &(*at)->next)
             if (*at == c) {
@@ -345,6 +347,7 @@ enum pd_err serving_infer(struct serving *s, const struct sup_infer *req, uint64
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a request");
     *c = (struct call){.id = atomic_fetch_add(&s->next_call, 1),
                        .deadline_us = req->deadline_us > 0 ? pd_clock_mono_us() + req->deadline_us : 0,
+                       .patience_us = req->deadline_us,
                        .part = req->part,
                        .ctx = req->ctx};
     pd_buf_init(&c->frame, 0);

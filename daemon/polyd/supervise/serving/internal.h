@@ -18,6 +18,7 @@ struct call {
     struct call *next;
     uint64_t id;
     int64_t deadline_us; /* monotonic, 0 = none */
+    int64_t patience_us; /* from a part to the next */
     void (*part)(void *ctx, const struct sup_result *r);
     void *ctx;
     struct pd_buf frame; /* until it is sent */

@@ -61,6 +61,25 @@ test('every reference resolves and every path parameter is declared', () => {
     }
 });
 
+const resolved = node => node.$ref ? node.$ref.slice(2).split('/').reduce((at, token) => at[token], contract) : node;
+
+test('a response has the members that OpenAPI knows, and what may be 304 names the tag', () => {
+    for (const [where, path] of Object.entries(contract.paths))
+        for (const [method, operation] of Object.entries(path).filter(([, value]) => value.operationId)) {
+            for (const [status, response] of Object.entries(operation.responses)) {
+                const known = response.$ref ? ['$ref'] : ['description', 'headers', 'content', 'links'];
+                assert.deepEqual(Object.keys(response).filter(name => !known.includes(name)), [], `${method} ${where} ${status}`);
+                assert.equal(typeof resolved(response).description, 'string');
+            }
+            const asks = [...path.parameters ?? [], ...operation.parameters ?? []].some(p => resolved(p).name === 'If-None-Match');
+            assert.equal(asks, '304' in operation.responses, `${method} ${where}: If-None-Match and 304`);
+            if (asks)
+                assert.ok('ETag' in (resolved(operation.responses['200']).headers ?? {}), `${method} ${where}: ETag`);
+        }
+    for (const [name, response] of Object.entries(contract.components.responses))
+        assert.deepEqual(Object.keys(response).filter(member => !['description', 'headers', 'content', 'links'].includes(member)), [], name);
+});
+
 test('/openapi.yaml is the file and /openapi.json says the same', async () => {
     const yaml = await host.get('/openapi.yaml');
     assert.equal(yaml.text, readFileSync(path.join(root, 'api/openapi.yaml'), 'utf8'));

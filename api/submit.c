@@ -533,13 +533,16 @@ void api_job_submit(struct api_req *r)
     char no_cuda[SUP_WHY_BYTES];
     const char *body;
     size_t len;
-    bool dry, unplanned;
+    bool dry, start, unplanned;
     enum pd_err err;
 
     if (api_query_refuse_others(r, names))
         return;
     dry = api_query_flag(r, "dry_run");
+    start = api_query_flag(r, "start");
     unplanned = api_query_flag(r, "accept_unplanned");
+    if (start && !dry && !api_failed(r))
+        api_fail(r, API_FAULT_MALFORMED, "start is for a dry run: ?dry_run=1&start=1");
     if (api_failed(r))
         return;
     if (!dry && api_draining(api_of(r))) {
@@ -561,7 +564,7 @@ void api_job_submit(struct api_req *r)
         api_fail_param(r, PD_ERR_UNSUPPORTED, "depends_on",
                        "depends_on: dependencies between jobs are not available yet");
     } else if (dry) {
-        api_dry_run(r, &q, api_query_flag(r, "start"));
+        api_dry_run(r, &q, start);
     } else if (api_write_repeated(r)) {
         submit(r, &q, false);
     } else if (api_job_reserve(r)) {

@@ -59,6 +59,11 @@ test('a dry run plans and places without keeping anything', async () => {
     assert.match(refused.json.plan_error, /refused/);
     assert.equal(refused.json.plan_error, '#/data/path: the planner refused');
     assert.equal((await host.post('/api/v1/jobs?dry_run=1', { nonsense: 1 })).status, 422);
+    for (const [query, says] of [['dry_run=1&start=banana', /'start' must be 0 or 1/], ['start=1', /dry_run=1&start=1/], ['start=banana', /'start' must be 0 or 1/]]) {
+        const wrong = await host.post(`/api/v1/jobs?${query}`, tinyJob());
+        assert.equal(wrong.status, 400, query);
+        assert.match(wrong.json.detail, says);
+    }
     assert.equal((await host.post('/api/v1/jobs?dry_run=2', tinyJob())).status, 400);
     assert.equal((await host.get('/api/v1/jobs?limit=1')).json.jobs[0]?.id, before);
 });

@@ -308,12 +308,13 @@ static void test_role_refuses_malformed_requests(void **state)
                                         "unknown request kind",
                                         "unknown parameter",
                                         "one input",
+                                        "no output 'label'",
                                         "language model"};
-    struct ask asks[10];
-    struct fake f = {.asks = asks, .count = 10};
+    struct ask asks[11];
+    struct fake f = {.asks = asks, .count = 11};
 
     (void)state;
-    for (int i = 0; i < 10; i++)
+    for (int i = 0; i < 11; i++)
         asks[i] = ask_images(pixels, "FP32", 1);
     strcpy(asks[0].req.tensors[0].name, "x");
     strcpy(asks[1].req.tensors[0].dtype, "FP64");
@@ -325,14 +326,16 @@ static void test_role_refuses_malformed_requests(void **state)
     asks[7].req.json = "{\"max_tokens\":1}";
     asks[7].req.json_len = strlen(asks[7].req.json);
     asks[8].req.count = 0;
-    strcpy(asks[9].req.kind, "complete");
+    asks[9].req.json = "{\"outputs\":[\"label\"]}";
+    asks[9].req.json_len = strlen(asks[9].req.json);
+    strcpy(asks[10].req.kind, "complete");
     play(&f, vit_path);
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 10; i++) {
         assert_int_equal(asks[i].err, PD_ERR_INVALID);
         if (!strstr(asks[i].why, words[i]))
             fail_msg("%d: '%s' lacks '%s'", i, asks[i].why, words[i]);
     }
-    assert_int_equal(asks[9].err, PD_ERR_UNSUPPORTED);
+    assert_int_equal(asks[10].err, PD_ERR_UNSUPPORTED);
 }
 
 static struct ask ask_pictures(const struct pd_buf *elements, int64_t n)

@@ -108,6 +108,17 @@ static enum pd_err read_ids(struct role *r, struct item *it, struct pd_why *why)
     return err;
 }
 
+/* Unless outputs are named, what the model lacks is left out. */
+static enum pd_err read_params(const struct role *r, struct item *it, struct pd_why *why)
+{
+    enum pd_err err = serve_params_infer(it->req->json, it->req->json_len, &it->params, why);
+
+    if (err == PD_OK && it->params.outputs != SERVE_OUT_ALL && it->params.outputs & SERVE_OUT_LABEL &&
+        !r->info->labels)
+        err = pd_fail(why, PD_ERR_INVALID, "there is no output 'label': the model has no names of classes");
+    return err;
+}
+
 static enum pd_err read_texts(struct role *r, struct item *it, struct pd_why *why)
 {
     const struct serve_request *req = it->req;
@@ -115,7 +126,7 @@ static enum pd_err read_texts(struct role *r, struct item *it, struct pd_why *wh
                               .bytes = serve_text_ints(r->model) * sizeof(int32_t),
                               .most = serve_texts_max(r->model),
                               .read = read_text};
-    enum pd_err err = serve_params_infer(req->json, req->json_len, &it->params, why);
+    enum pd_err err = read_params(r, it, why);
 
     if (err != PD_OK)
         return err;
@@ -136,7 +147,7 @@ static enum pd_err read_images(struct role *r, struct item *it, struct pd_why *w
     const int64_t want[3] = {info->channels, info->height, info->width};
     int64_t elements = info->channels * info->height * info->width;
     bool bytes, shape;
-    enum pd_err err = serve_params_infer(req->json, req->json_len, &it->params, why);
+    enum pd_err err = read_params(r, it, why);
 
     if (err != PD_OK)
         return err;

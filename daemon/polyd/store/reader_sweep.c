@@ -1,5 +1,6 @@
 /* Runs as members of something: of a combination of their sweep, of a named group, of what shares a tag. The
  * statistics are the caller's: SQLite has no standard deviation. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,6 +12,8 @@
 #define SAMPLE_COLUMNS                                                                                       \
     "r.id, r.job_id, r.point, r.trial, r.seed, r.state, r.outcome, l.run_id IS NOT NULL, l.step, l.value, "  \
     "l.min, l.max, r.started_us, l.ts_us, "
+#define LABEL_COLUMN 14
+#define LABEL_SIZE 32
 #define SAMPLE_SERIES                                                                                        \
     " LEFT JOIN metric_latest l ON l.run_id = r.id AND l.key_id = (SELECT id FROM metric_key WHERE name = "  \
     "?1) "
@@ -74,7 +77,21 @@ bool db_json_path(const char *pointer, char *out, size_t size)
     return !*pointer && len > 1;
 }
 
-static void read_sample(sqlite3_stmt *st, struct store_sample *ret)
+/* Clients write one number as 1 and as 1.0. SQLite sorts both together, so their labels must be the same. */
+static const char *label_of(sqlite3_stmt *st, char out[LABEL_SIZE])
+{
+    const double value = sqlite3_column_type(st, LABEL_COLUMN) == SQLITE_FLOAT
+                             ? sqlite3_column_double(st, LABEL_COLUMN)
+                             : (double)NAN;
+
+    if (value != trunc(value) || fabs(value) > 9007199254740992.0)
+        return db_text(st, LABEL_COLUMN);
+    snprintf(out, LABEL_SIZE, "%lld", (long long)value);
+    return out;
+}
+
+/* `label` has the label if the column has another. */
+static void read_sample(sqlite3_stmt *st, struct store_sample *ret, char label[LABEL_SIZE])
 {
     *ret = (struct store_sample){
         .run_id = sqlite3_column_int64(st, 0),
@@ -89,7 +106,7 @@ static void read_sample(sqlite3_stmt *st, struct store_sample *ret)
         .max = db_real(st, 11),
         .started_us = sqlite3_column_int64(st, 12),
         .time_us = sqlite3_column_int64(st, 13),
-        .label = db_text(st, 14),
+        .label = label_of(st, label),
         .sweep = db_text(st, 15),
     };
     job_run_state_parse(db_text(st, 5), &ret->state);
@@ -115,8 +132,9 @@ enum pd_err store_sample_list(struct store *s, const struct store_sample_query *
                   (int64_t)q->limit, name, q->from_point, q->to_point);
     while (err == PD_OK && (err = db_step(&s->db, st, why)) == PD_OK) {
         struct store_sample m;
+        char label[LABEL_SIZE];
 
-        read_sample(st, &m);
+        read_sample(st, &m, label);
         if (!row(ctx, &m)) {
             db_done(st);
             return PD_OK;

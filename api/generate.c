@@ -61,6 +61,7 @@ static void gen_gone(void *data)
 static void gen_answer(struct api_req *r)
 {
     struct gen *g = ((struct gen_wait *)api_waited(r))->gen;
+    struct api_stream *stream = NULL;
     enum pd_err err;
     struct pd_why why;
 
@@ -80,9 +81,11 @@ static void gen_answer(struct api_req *r)
     api_reply_header(r, "X-Accel-Buffering", "no");
     api_reply_header(r, "Cache-Control", "no-cache");
     atomic_fetch_add(&g->refs, 1); /* the stream's */
+    /* Without the lock, which the stream's `done` takes if it cannot be made. */
+    api_reply_stream(r, 200, "text/event-stream", &api_gen_stream_ops, g, &stream);
     /* Parts that arrive from here on wake the stream; those before are found by its first read. */
     pthread_mutex_lock(&g->lock);
-    api_reply_stream(r, 200, "text/event-stream", &api_gen_stream_ops, g, &g->stream);
+    g->stream = stream;
     pthread_mutex_unlock(&g->lock);
 }
 

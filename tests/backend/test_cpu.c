@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "tests/backend/rig.h"
+#include "tests/lib/worst.h"
 
 static const enum pk_dtype floats[2] = {PK_F32, PK_F64};
 
@@ -65,7 +66,7 @@ static void test_functions_within_ulps(void **state)
                 double want = fns[f].exact((double)px[i]), ulp;
 
                 ulp = fabs((double)nextafterf((float)want, INFINITY) - (double)(float)want);
-                worst = fmax(worst, fabs((double)py[i] - want) / ulp);
+                worst = worse(worst, fabs((double)py[i] - want) / ulp);
             }
             if (!(worst <= fns[f].ulps))
                 fail_msg("function %d at %s: %.2f units in the last place", (int)fns[f].op, rig_levels[l],
@@ -290,7 +291,7 @@ static void test_average_of_a_constant_is_that_constant(void **state)
                 const double x = rig_get(p.data, floats[d], i), one = rig_get(average.data, floats[d], i),
                              two = rig_get(blended.data, floats[d], i);
 
-                if (fabs(one - x) > 1e-6 * x || fabs(two - x) > 1e-6 * x)
+                if (!(fabs(one - x) <= 1e-6 * x && fabs(two - x) <= 1e-6 * x))
                     fail_msg("%s: averages %.9g and %.9g of the constant %.9g", rig_levels[l], one, two, x);
             }
         }

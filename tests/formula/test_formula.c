@@ -481,7 +481,7 @@ static void one_function(const char *name, int arity, double (*value)(double, do
         assert_int_equal(pk_formula_plan(f, plan, NULL), PD_OK);
         pk_formula_run(&plan->back, leaf, result);
         d = (hi - lo) / (2 * h);
-        if (fabs(result[0] - v) > 1e-12 * (1 + fabs(v)) || fabs(result[1] - d) > 1e-7 * (1 + fabs(d)))
+        if (!(fabs(result[0] - v) <= 1e-12 * (1 + fabs(v)) && fabs(result[1] - d) <= 1e-7 * (1 + fabs(d))))
             fail_msg("%s at %g: value %.17g, should be %.17g; slope %.17g, should be %.17g", text, at[k],
                      result[0], v, result[1], d);
         free(plan);

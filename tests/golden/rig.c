@@ -140,8 +140,8 @@ void golden_close(struct golden *c, const char *tensor, const double *got, const
 
         most = fmax(most, fabs(want[i]));
         finite &= isfinite(got[i]) != 0;
-        if (d > worst) {
-            worst = d;
+        if (!(d <= worst)) { /* a NaN sticks */
+            worst = isnan(d) ? INFINITY : d;
             at = i;
         }
     }

@@ -25,6 +25,7 @@
 #include "tests/golden/bf16.h"
 #include "tests/golden/models.h"
 #include "tests/golden/network.h"
+#include "tests/lib/worst.h"
 
 static struct train_schedule schedule_of(struct golden *c)
 {
@@ -262,12 +263,12 @@ static void check_step(struct golden *c, const struct model *m, const struct mod
                 const double off =
                     rounding(v0 + g * g, 4, f64) + (1 - o->beta2) * (2 * fabs(g) + g_off) * g_off;
 
-                worst_v = fmax(worst_v, fabs(v1 - v) / off);
+                worst_v = worse(worst_v, fabs(v1 - v) / off);
                 step = lr / (1 - pow(o->beta1, (double)t + 1)) * m1 /
                        (sqrt(v1 / (1 - pow(o->beta2, (double)t + 1))) + o->eps);
             }
-            worst = fmax(worst, fabs(new[i].value[k] - (p0 * (1 - decay) - step)) /
-                                    (rounding(p0, 4, f64) + rounding(step, 16, f64)));
+            worst = worse(worst, fabs(new[i].value[k] - (p0 * (1 - decay) - step)) /
+                                     (rounding(p0, 4, f64) + rounding(step, 16, f64)));
         }
         snprintf(what, sizeof what, "step %zu of %.96s, in roundings", t, p->name);
         golden_near(c, what, worst, 0, 1);

@@ -2,7 +2,6 @@
  *
  * A child of a process that has begun with a GPU cannot use it: so each test is a process of its own, and in
  * it ranks come before the one process that they are compared with. */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -40,14 +39,7 @@ static void check(const char *one_more, const char *many_more)
     clear();
     if (run(job(1, one_more), &one, NULL, 1, &out, &why) != PD_OK)
         fail_msg("%s", why.text);
-    assert_int_equal(one.count, many.count);
-    for (size_t i = 0; i < one.count; i++) {
-        const struct point *p = &one.points[i], *q = find(&many, p->key, p->step);
-
-        if (!q || fabs(q->value - p->value) > 1e-3 * fmax(1, fabs(p->value)))
-            fail_msg("%s at step %lld: %.9g and %.9g", p->key, (long long)p->step, p->value,
-                     q ? q->value : (double)NAN);
-    }
+    near_points(&one, &many, 1e-3);
     close_book(&one);
     close_book(&many);
 }

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "daemon/worker/model/model.h"
+#include "tests/lib/worst.h"
 
 static struct model_spec base(const struct model_arch *arch, int32_t width)
 {
@@ -96,15 +97,16 @@ static void check_sample(const char *what, double *x, size_t n, enum shape shape
 
     for (size_t i = 0; i < n; i++)
         sum += x[i];
-    if (fabs(sum / (double)n) > 4 * deviation / sqrt((double)n))
+    if (!(fabs(sum / (double)n) <= 4 * deviation / sqrt((double)n)))
         fail_msg("%s: mean %g of %zu", what, sum / (double)n, n);
     qsort(x, n, sizeof *x, ascending);
     for (size_t i = 0; i < n; i++) {
         double want = cdf(shape, x[i] / deviation);
 
-        far = fmax(far, fmax(fabs(want - (double)i / (double)n), fabs(want - (double)(i + 1) / (double)n)));
+        far = worse(far, fabs(want - (double)i / (double)n));
+        far = worse(far, fabs(want - (double)(i + 1) / (double)n));
     }
-    if (far > 1.95 / sqrt((double)n))
+    if (!(far <= 1.95 / sqrt((double)n)))
         fail_msg("%s: distance %g of the distributions, %zu samples", what, far, n);
 }
 
@@ -251,7 +253,7 @@ static void check_logits(struct model_spec s, double want)
 {
     double got = logit_deviation(&s);
 
-    if (fabs(got - want) > 0.08 * want)
+    if (!(fabs(got - want) <= 0.08 * want))
         fail_msg("width %d, initialiser %d: logits deviate by %g, expected %g", s.width, (int)s.init, got,
                  want);
 }

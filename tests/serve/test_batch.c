@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "daemon/worker/serve/serve.h"
+#include "tests/lib/worst.h"
 #include "tests/serve/checkpoint.h"
 
 #define MANY 24
@@ -207,7 +208,7 @@ static void test_bf16_weights_are_near(void **state)
     static struct said said[2];
     struct plan p = {.prompt = {0}, .len = 60};
     struct serve_memory memory[2];
-    float most = 0;
+    double most = 0;
 
     (void)state;
     memset(said, 0, sizeof said);
@@ -237,11 +238,9 @@ static void test_bf16_weights_are_near(void **state)
     assert_int_equal(said[0].count, 60);
     assert_int_equal(said[1].count, 60);
     for (int i = 0; i < 60; i++) {
-        float d = fabsf(said[0].logprob[i] - said[1].logprob[i]);
-
-        most = d > most ? d : most;
+        most = worse(most, fabs((double)said[0].logprob[i] - (double)said[1].logprob[i]));
     }
-    assert_true(most > 0 && most < 0.1f);
+    assert_true(most > 0 && most < 0.1);
     assert_true((double)memory[1].weights_bytes < 0.6 * (double)memory[0].weights_bytes);
 }
 
@@ -373,7 +372,7 @@ static void test_a_state_says_what_a_cache_says(void **state)
         assert_int_equal(constant.count, 140);
         assert_memory_equal(constant.id, cache.id, 140 * sizeof(int32_t));
         for (size_t i = 1; i < 140; i++)
-            most = fmax(most, fabs((double)constant.logprob[i] - (double)cache.logprob[i]));
+            most = worse(most, fabs((double)constant.logprob[i] - (double)cache.logprob[i]));
         assert_true(most < 2e-3);
         assert_true(most > 0); /* they are not the same program */
         /* And both what the evaluation graph says of the prompt, which they scored by two chunks. */

@@ -78,7 +78,7 @@ static bool check_bucket(void *ctx, const struct store_bucket *b)
         return true;
     }
     assert_true(b->min == min && b->max == max);
-    if (fabs(b->mean - sum / (double)(count - nonfinite)) > 1e-9)
+    if (!(fabs(b->mean - sum / (double)(count - nonfinite)) <= 1e-9))
         fail_msg("bucket %d of %d: mean %.17g, not %.17g", b->index, c->n, b->mean,
                  sum / (double)(count - nonfinite));
     return true;

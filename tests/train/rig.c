@@ -342,16 +342,27 @@ void same_points(const struct book *a, const struct book *b)
     }
 }
 
-void near_points(const struct book *want, const struct book *got, double tolerance)
+const struct point *far_point(const struct book *want, const struct book *got, double tolerance)
 {
-    assert_int_equal(want->count, got->count);
     for (size_t i = 0; i < want->count; i++) {
         const struct point *p = &want->points[i], *q = find(got, p->key, p->step);
 
-        if (!q || fabs(q->value - p->value) > tolerance * fmax(1, fabs(p->value)))
-            fail_msg("%s at step %lld: %.17g and %.17g", p->key, (long long)p->step, p->value,
-                     q ? q->value : (double)NAN);
+        if (!q || !(fabs(q->value - p->value) <= tolerance * fmax(1, fabs(p->value))))
+            return p;
     }
+    return NULL;
+}
+
+void near_points(const struct book *want, const struct book *got, double tolerance)
+{
+    const struct point *p = far_point(want, got, tolerance), *q;
+
+    assert_int_equal(want->count, got->count);
+    if (!p)
+        return;
+    q = find(got, p->key, p->step);
+    fail_msg("%s at step %lld: %.17g and %.17g", p->key, (long long)p->step, p->value,
+             q ? q->value : (double)NAN);
 }
 
 void check_random_stops(const char *json, int trials)

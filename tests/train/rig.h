@@ -90,7 +90,10 @@ void clear(void);
 void read_whole(const char *path, uint8_t **ret, size_t *ret_len);
 /* Compares two books by key and step, in order: every value has the same bits. */
 void same_points(const struct book *a, const struct book *b);
-/* Compares them so: within `tolerance` of the larger of 1 and the value of `want`. */
+/* The first point of `want` which `got` lacks, or whose value there is not within `tolerance` of the larger of 1
+ * and its own; NULL: none. A NaN is near nothing. */
+const struct point *far_point(const struct book *want, const struct book *got, double tolerance);
+/* Fails the test if there is one, or if the books have not equally many points. */
 void near_points(const struct book *want, const struct book *got, double tolerance);
 /* Runs `json` whole, then `trials` times stopped at random moments: points and last file must be the same. */
 void check_random_stops(const char *json, int trials);

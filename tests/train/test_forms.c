@@ -382,7 +382,7 @@ static void test_forecast_is_what_a_run_takes(void **state)
         if (run(jobs[i], &b, NULL, 1, &out, &why) != PD_OK)
             fail_msg("%s", why.text);
         run_api = NULL;
-        if (fabs((double)taken.most - forecast) > 0.03 * forecast)
+        if (!(fabs((double)taken.most - forecast) <= 0.03 * forecast))
             fail_msg("job %zu: %zu bytes taken, %.0f forecast", i, taken.most, forecast);
         close_book(&b);
     }
@@ -472,7 +472,7 @@ static void test_parts_make_the_step_of_the_whole_batch(void **state)
                 for (int k = 0; k < 4; k++) {
                     double want = find(&b[0], keys[k], s)->value, got = find(&b[i], keys[k], s)->value;
 
-                    if (fabs(got - want) > (f32 ? 2e-4 : 1e-10) * fmax(1, fabs(want)))
+                    if (!(fabs(got - want) <= (f32 ? 2e-4 : 1e-10) * fmax(1, fabs(want))))
                         fail_msg("%s at step %lld: %.12g in parts, %.12g whole", keys[k], (long long)s, got,
                                  want);
                 }

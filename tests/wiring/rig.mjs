@@ -204,7 +204,7 @@ const measured = /^(step_ms|samples_per_s|tokens_per_s|data_wait|comm\/wait|sys\
 export function differences(got, want, { tolerance = 1e-9, only = null } = {}) {
     const list = [];
     const wanted = key => !only || only.includes(key);
-    const near = (a, b) => a === b || Math.abs(a - b) <= tolerance * Math.max(1, Math.abs(b)) || (Number.isNaN(a) && Number.isNaN(b));
+    const near = (a, b) => a === b || (Number.isFinite(b) && Math.abs(a - b) <= tolerance * Math.max(1, Math.abs(b))) || (Number.isNaN(a) && Number.isNaN(b));
     for (const [key, points] of want.series) {
         if (!wanted(key))
             continue;
@@ -258,11 +258,11 @@ export function differences(got, want, { tolerance = 1e-9, only = null } = {}) {
                 list.push(`step ${step}: ${name} ${tensor ? `has ${tensor.data.length} values, expected ${values.length}` : 'is missing'}`);
                 continue;
             }
-            let worst = 0;
-            for (let i = 1; i < values.length; i++)
-                if (Math.abs(tensor.data[i] - values[i]) > Math.abs(tensor.data[worst] - values[worst]))
+            let worst = -1;
+            for (let i = 0; i < values.length; i++) // of those that are not near: a difference that is NaN is one, and less than none
+                if (!near(tensor.data[i], values[i]) && (worst < 0 || !(Math.abs(tensor.data[i] - values[i]) <= Math.abs(tensor.data[worst] - values[worst]))))
                     worst = i;
-            if (!near(tensor.data[worst], values[worst]))
+            if (worst >= 0)
                 list.push(`step ${step}: ${name}[${worst}] is ${tensor.data[worst]}, expected ${values[worst]}`);
         }
         for (const name of file.tensors.keys())

@@ -27,6 +27,17 @@ test('test_count_a_skipped_program_gives_its_reason', () => {
     assert.deepEqual(skipped, { name: 't', status: 'skipped', why: 'skip: no data & no luck' });
 });
 
+test('test_count_a_program_that_could_not_start_has_failed', () => {
+    // What ctest 3.25 writes.
+    for (const [why, output] of [['Unable to find executable', 'Unable to find executable: bin/t'], ['Required Files Missing', 'Unable to find required file: x'],
+        ['Failed to change working directory', 'Failed to change working directory to /x'], ['Fixture dependency failed', 'Failed test dependencies: f'], ['', '']])
+        assert.deepEqual(tally(junit('t', 'notrun', output, `<skipped message="${why}"/>`)), [0, 1, 0], why);
+    assert.deepEqual(parseJunit(junit('t', 'notrun', 'Unable to find executable: bin/t', '<skipped message="Unable to find executable"/>')),
+        [{ name: 't', status: 'failed', why: 'Unable to find executable: bin/t' }]);
+    assert.deepEqual(tally(junit('t', 'notrun', '')), [0, 1, 0]);
+    assert.deepEqual(tally(junit('t', 'disabled', 'Disabled')), [0, 0, 1]);
+});
+
 test('test_count_takes_the_word_of_a_runner_that_counts', () => {
     assert.deepEqual(tally(junit('golden', 'run', 'attention/p3 ok\ngolden: 18 passed, 0 failed, 2 skipped\n')), [18, 0, 2]);
     assert.deepEqual(tally(junit('golden', 'fail', 'golden: 17 passed, 1 failed, 0 skipped\n', '<failure message="Failed"/>')), [17, 1, 0]);

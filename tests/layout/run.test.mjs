@@ -1,7 +1,8 @@
 // tests/run and the documents say the same of its suites and commands; `quick` leaves no module out.
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
-import { existsSync, readFileSync, readdirSync } from 'node:fs';
+import { execFileSync, spawnSync } from 'node:child_process';
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import os from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import test from 'node:test';
@@ -72,4 +73,36 @@ test('test_run_experiments_names_its_minutes_and_has_every_small_variant_once', 
     const files = readdirSync(path.join(root, 'daemon/job/templates')).map(file => JSON.parse(read(`daemon/job/templates/${file}`)));
     assert.deepEqual(groups.flatMap(group => group.list).sort(), files.filter(file => !file.variants.small.refused).map(file => file.name).sort());
     assert.ok(Math.abs(groups.reduce((sum, group) => sum + group.minutes, 0) - together.minutes) <= groups.length);
+});
+
+/** A folder with `build`, and programs that stand in for those of the same name: shell scripts. */
+function standIns(t, programs) {
+    const dir = mkdtempSync(path.join(os.tmpdir(), 'polyd-run-')), bin = path.join(dir, 'bin');
+    t.after(() => rmSync(dir, { recursive: true, force: true }));
+    mkdirSync(bin);
+    for (const [name, text] of Object.entries(programs)) {
+        writeFileSync(path.join(bin, name), `#!/bin/bash\n${text}\n`);
+        chmodSync(path.join(bin, name), 0o755);
+    }
+    const build = path.join(dir, 'build');
+    return { dir, build, run(...args) {
+        const { status, stdout } = spawnSync(path.join(root, 'tests/run'), args, { encoding: 'utf8',
+            env: { ...process.env, PATH: `${bin}:${process.env.PATH}`, POLYD_BUILD: build, POLYD_NO_INSTALL: '1' } });
+        return { status, last: stdout.trimEnd().split('\n').at(-1), stdout };
+    } };
+}
+
+test('test_run_a_ctest_that_dies_has_failed', t => {
+    // `unit` dies before or after it wrote its results, `golden` passes.
+    for (const [unit, last] of [['exit 139', '1 passed, 1 failed, 0 skipped'], ['junit; exit 1', '2 passed, 1 failed, 0 skipped'], ['exit 0', '1 passed, 1 failed, 0 skipped'],
+        ['junit; exit 0', '2 passed, 0 failed, 0 skipped']]) {
+        const { run } = standIns(t, { cmake: 'exit 0', ninja: 'exit 0', ctest: `while [ "$1" != --output-junit ]; do shift; done
+            xml=$2
+            junit() { echo '<testcase name="t" status="run"><system-out></system-out></testcase>' >"$xml"; }
+            [[ $xml != */golden.xml ]] || { junit; exit 0; }
+            ${unit}` });
+        const ended = run('unit', 'golden');
+        assert.equal(ended.last, last, `${unit}\n${ended.stdout}`);
+        assert.equal(ended.status, last.includes(' 0 failed') ? 0 : 1);
+    }
 });

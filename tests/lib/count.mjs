@@ -25,7 +25,10 @@ export function parseJunit(xml) {
         const program = attribute('name');
         const status = attribute('status');
         const output = unescape(/<system-out>([\s\S]*?)<\/system-out>/.exec(body)?.[1] ?? '');
-        const skipped = /<skipped/.test(body) || status === 'notrun' || status === 'disabled';
+        // A skip is what a program asks for by its exit status. ctest writes <skipped> also for what it could not start: no
+        // such program, folder or file. That has failed, as its own exit status says.
+        const notRun = /<skipped message="([^"]*)"/.exec(body)?.[1] ?? (status === 'notrun' ? 'it was not run' : null);
+        const skipped = status === 'disabled' || notRun?.startsWith('SKIP_');
         const crashed = status === 'fail' || /<failure/.test(body);
         const points = [];
         for (const line of output.matchAll(/^\s*(not )?ok \d+ (?:- )?(?:(# SKIP) )?(.*)$/gm)) {
@@ -49,6 +52,8 @@ export function parseJunit(xml) {
         if (skipped) {
             const reason = output.trim().split('\n').filter(Boolean).pop() ?? '';
             tests.push({ name: program, status: 'skipped', why: reason.slice(0, 200) });
+        } else if (notRun !== null) {
+            tests.push({ name: program, status: 'failed', why: (output.trim() || unescape(notRun)).slice(0, 200) });
         } else {
             tests.push(...points);
             // A program that died, or one that is not cmocka's: it is a test of its own.

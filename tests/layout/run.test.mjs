@@ -1,6 +1,7 @@
 // tests/run and the documents say the same of its suites and commands; `quick` leaves no module out.
 import assert from 'node:assert/strict';
 import { execFileSync, spawnSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
 import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
@@ -105,4 +106,37 @@ test('test_run_a_ctest_that_dies_has_failed', t => {
         assert.equal(ended.last, last, `${unit}\n${ended.stdout}`);
         assert.equal(ended.status, last.includes(' 0 failed') ? 0 : 1);
     }
+});
+
+test('test_run_configures_a_folder_of_another_preset_afresh', t => {
+    const preset = path.join(root, 'deploy/presets/dev.cmake');
+    const { dir, build, run } = standIns(t, { ninja: 'exit 0', ctest: 'exit 0', cmake: `echo "$*" >>"\${0%/*}/../configured"
+        [ ! -e "\${0%/*}/../no" ] || exit 1
+        touch "$POLYD_BUILD/build.ninja"` });
+    const log = path.join(dir, 'configured'), line = name => `--fresh -C deploy/presets/${name}.cmake -B ${build} -G Ninja\n`;
+    const configured = (...args) => {
+        rmSync(log, { force: true });
+        run(...args);
+        return existsSync(log) ? readFileSync(log, 'utf8') : '';
+    };
+    mkdirSync(build);
+    writeFileSync(path.join(build, 'build.ninja'), ''); // by hand
+    assert.equal(configured('unit'), line('dev'));
+    assert.equal(configured('unit'), '');
+    assert.equal(configured('emulated'), '');
+    assert.equal(configured('asan'), line('asan'));
+    assert.equal(configured('asan'), '');
+    assert.equal(configured('tsan'), line('tsan'));
+    assert.equal(configured('unit'), line('dev'));
+    // the preset itself has changed
+    const note = path.join(build, 'preset');
+    assert.ok(readFileSync(note, 'utf8').startsWith(`dev ${createHash('sha256').update(readFileSync(preset)).digest('hex')}`));
+    writeFileSync(note, 'dev 0123  -\n');
+    assert.equal(configured('unit'), line('dev'));
+    // a cmake that fails leaves no note
+    writeFileSync(path.join(dir, 'no'), '');
+    assert.equal(configured('asan'), line('asan'));
+    rmSync(path.join(dir, 'no'));
+    assert.equal(configured('asan'), line('asan'));
+    assert.equal(configured('asan'), '');
 });

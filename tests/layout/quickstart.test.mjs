@@ -1,0 +1,143 @@
+// deploy/quickstart: what it does on machines and with daemons of several kinds. Compiler, GPU and API are stand-ins here.
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { chmodSync, copyFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import http from 'node:http';
+import os from 'node:os';
+import path from 'node:path';
+import test from 'node:test';
+import { fileURLToPath } from 'node:url';
+
+const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
+const missing = ['bash', 'curl', 'jq', 'sleep'].filter(name => !process.env.PATH.split(':').some(dir => existsSync(path.join(dir, name))));
+const options = { skip: missing.length > 0 && `${missing} not here`, timeout: 60000 };
+
+/** The part of the API that quickstart uses, with one job at most for each document. Training ends at the second look. */
+class Api {
+    jobs = new Map();
+    keys = new Map();
+    submitted = 0;
+    looks = 0;
+
+    /** @returns {[number, any]} */
+    answer(method, url, body, key) {
+        const { pathname, searchParams } = url, id = /^\/api\/v1\/jobs\/(\d+)/.exec(pathname)?.[1];
+        if (pathname === '/readyz')
+            return [200, {}];
+        if (pathname === '/api/v1/jobs' && method === 'POST') {
+            if (key && this.keys.has(key))
+                return [201, { id: this.keys.get(key) }];
+            const made = String(++this.submitted);
+            this.jobs.set(made, { ...JSON.parse(body), state: 'running' });
+            this.keys.set(key, made);
+            return [201, { id: made }];
+        }
+        if (id)
+            return this.jobs.has(id) ? [200, { id, state: this.jobs.get(id).state }] : [404, { error: { message: 'no such job' } }];
+        if (pathname === '/api/v1/runs') {
+            const [name, value] = searchParams.get('tag')?.split('=') ?? [], of = searchParams.get('job');
+            if (of && searchParams.has('metric') && ++this.looks === 2)
+                this.look?.(of);
+            const found = [...this.jobs].reverse().filter(([job, { tags }]) => of ? job === of : name && tags?.[name] === value);
+            return [200, { runs: found.slice(0, 1).map(([job, { state }]) => ({ id: `r${job}`, job_id: job, state: state === 'done' ? 'ended' : 'running', outcome: 'succeeded', latest: {} })) }];
+        }
+        if (pathname === '/api/v1/models/digits-cubic')
+            return [200, { latest: 1 }];
+        return [200, { outputs: [{ data: [1, 0, 0, 0, 0, 0, 0, 0, 0, 0] }] }];
+    }
+
+    end = job => {
+        if (this.jobs.has(job))
+            this.jobs.get(job).state = 'done';
+    };
+}
+
+/** A clone with a built polyd that is `sleep`, and what `run` needs to start quickstart there. */
+async function clone(t, programs = {}) {
+    const dir = mkdtempSync(path.join(os.tmpdir(), 'polyd-quickstart-')), bin = path.join(dir, 'path'), built = path.join(dir, 'build/quickstart/bin'), state = path.join(dir, 'state');
+    const api = new Api(), sockets = new Set();
+    api.look = api.end;
+    const server = http.createServer(async (request, reply) => {
+        let body = '';
+        for await (const part of request)
+            body += part;
+        const [status, answer] = api.answer(request.method, new URL(request.url, 'http://x'), body, request.headers['idempotency-key']);
+        reply.writeHead(status, { 'Content-Type': 'application/json' }).end(JSON.stringify(answer));
+    }).on('connection', socket => sockets.add(socket));
+    await new Promise(done => { server.listen(0, '127.0.0.1', () => done(undefined)); });
+    for (const folder of [bin, built, state, path.join(dir, 'deploy')])
+        mkdirSync(folder, { recursive: true });
+    const script = (file, text) => {
+        writeFileSync(file, `#!/bin/bash\n${text}\n`);
+        chmodSync(file, 0o755);
+    };
+    copyFileSync(path.join(root, 'deploy/quickstart'), path.join(dir, 'deploy/quickstart'));
+    for (const [name, text] of Object.entries({ cmake: `echo "$*" >>${dir}/cmake.log`, ninja: `echo "$*" >>${dir}/ninja.log`, 'nvidia-smi': 'exit 9', ...programs }))
+        script(path.join(bin, name), text);
+    script(path.join(built, 'polyd-worker'), `echo '{"digit": 3, "pixels": [${Array(784).fill(0)}]}'`);
+    const polyd = path.join(built, 'polyd'); // /proc/PID/exe names it
+    copyFileSync(process.env.PATH.split(':').map(folder => path.join(folder, 'sleep')).find(existsSync), polyd);
+    const daemon = spawn(polyd, ['600'], { stdio: 'ignore' });
+    await new Promise(done => { daemon.on('spawn', () => done(undefined)); });
+    const port = /** @type {import('node:net').AddressInfo} */ (server.address()).port;
+    writeFileSync(path.join(state, 'quickstart.pid'), `${daemon.pid} ${port}\n`);
+    t.after(() => {
+        daemon.kill('SIGKILL');
+        server.close();
+        sockets.forEach(socket => socket.destroy());
+        rmSync(dir, { recursive: true, force: true });
+    });
+    return { api, dir, daemon, port, polyd, state,
+        read: name => existsSync(path.join(dir, name)) ? readFileSync(path.join(dir, name), 'utf8') : '',
+        /** Runs it; killed after ten seconds, its status is null. */
+        run: (...args) => new Promise(done => {
+            const child = spawn('bash', [path.join(dir, 'deploy/quickstart'), '--no-install', '--state-dir', state, ...args], { env: { ...process.env, PATH: `${bin}:${process.env.PATH}` }, detached: true });
+            let out = '', err = '';
+            child.stdout.on('data', text => { out += text; });
+            child.stderr.on('data', text => { err += text; });
+            const timer = setTimeout(() => process.kill(-child.pid, 'SIGKILL'), 10000);
+            child.on('close', status => {
+                clearTimeout(timer);
+                done({ status, out, err });
+            });
+        }) };
+}
+
+test('test_quickstart_finds_its_job_again_however_late', options, async t => {
+    const { api, run } = await clone(t);
+    const first = await run();
+    assert.equal(first.status, 0, first.err);
+    assert.match(first.out, /Training: job 1, run r1/);
+    api.keys.clear(); // as after 24 hours
+    const second = await run();
+    assert.equal(second.status, 0, second.err);
+    assert.equal(api.submitted, 1, 'nothing is trained a second time');
+});
+
+test('test_quickstart_trains_again_after_its_job_was_deleted', options, async t => {
+    const { api, run } = await clone(t);
+    assert.equal((await run()).status, 0);
+    api.jobs.clear();
+    api.looks = 0;
+    const again = await run();
+    assert.equal(again.status, 0, `${again.status} ${again.err}`);
+    assert.match(again.out, /Training: job 2, run r2/);
+});
+
+test('test_quickstart_ends_when_its_job_is_deleted_while_it_trains', options, async t => {
+    const { api, run } = await clone(t);
+    api.look = () => api.jobs.clear();
+    const ended = await run();
+    assert.equal(ended.status, 1, ended.err);
+    assert.match(ended.err, /job 1 was deleted/);
+});
+
+test('test_quickstart_ends_when_a_request_is_refused', options, async t => {
+    const { api, run } = await clone(t);
+    assert.equal((await run()).status, 0);
+    const answer = api.answer.bind(api);
+    api.answer = (method, url, body, key) => url.pathname === '/api/v1/jobs/1' ? [500, { error: { message: 'the disk is full' } }] : answer(method, url, body, key);
+    const ended = await run();
+    assert.equal(ended.status, 1, ended.err);
+    assert.match(ended.err, /the disk is full[^]*status 500/);
+});

@@ -141,3 +141,14 @@ test('test_quickstart_ends_when_a_request_is_refused', options, async t => {
     assert.equal(ended.status, 1, ended.err);
     assert.match(ended.err, /the disk is full[^]*status 500/);
 });
+
+test('test_quickstart_builds_for_gpus_that_the_kernels_run_on', options, async t => {
+    for (const [smi, archs, said] of [['echo 7.5', null, /compute capability 7\.5.*on the CPU/], ['echo 8.0', '80'], ['printf "9.0\\n9.0\\n"', '90a'], ['echo 12.0', '120'], ['echo "No devices were found"', null], ['exit 9', null]]) {
+        const { run, read } = await clone(t, { 'nvidia-smi': smi }), { status, out, err } = await run();
+        assert.equal(status, 0, err);
+        assert.equal(/-DPOLYD_CUDA_ARCHS=(\S+)/.exec(read('cmake.log'))?.[1] ?? null, archs, smi);
+        assert.equal(/ polyd polyd-worker backend_cuda comm_nccl$/m.test(read('ninja.log')), archs !== null, smi);
+        assert.equal(/compute capability/.test(out), Boolean(said), out);
+        assert.match(out, said ?? /./);
+    }
+});

@@ -9,7 +9,7 @@ import test from 'node:test';
 import { fileURLToPath } from 'node:url';
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
-const missing = ['bash', 'curl', 'jq', 'sleep'].filter(name => !process.env.PATH.split(':').some(dir => existsSync(path.join(dir, name))));
+const missing = ['bash', 'curl', 'jq'].filter(name => !process.env.PATH.split(':').some(dir => existsSync(path.join(dir, name))));
 const options = { skip: missing.length > 0 && `${missing} not here`, timeout: 60000 };
 
 /** The part of the API that quickstart uses, with one job at most for each document. Training ends at the second look. */
@@ -52,8 +52,8 @@ class Api {
     };
 }
 
-/** A clone with a built polyd that is `sleep`, and what `run` needs to start quickstart there. */
-async function clone(t, programs = {}) {
+/** A clone with a built polyd that waits, and what `run` needs to start quickstart there. `had`: arguments of that polyd. */
+async function clone(t, programs = {}, had = []) {
     const dir = mkdtempSync(path.join(os.tmpdir(), 'polyd-quickstart-')), bin = path.join(dir, 'path'), built = path.join(dir, 'build/quickstart/bin'), state = path.join(dir, 'state');
     const api = new Api(), sockets = new Set();
     api.look = api.end;
@@ -76,8 +76,8 @@ async function clone(t, programs = {}) {
         script(path.join(bin, name), text);
     script(path.join(built, 'polyd-worker'), `echo '{"digit": 3, "pixels": [${Array(784).fill(0)}]}'`);
     const polyd = path.join(built, 'polyd'); // /proc/PID/exe names it
-    copyFileSync(process.env.PATH.split(':').map(folder => path.join(folder, 'sleep')).find(existsSync), polyd);
-    const daemon = spawn(polyd, ['600'], { stdio: 'ignore' });
+    copyFileSync(process.env.PATH.split(':').map(folder => path.join(folder, 'bash')).find(existsSync), polyd);
+    const daemon = spawn(polyd, ['-c', 'read -r _', ...had], { stdio: ['pipe', 'ignore', 'ignore'] });
     await new Promise(done => { daemon.on('spawn', () => done(undefined)); });
     const port = /** @type {import('node:net').AddressInfo} */ (server.address()).port;
     writeFileSync(path.join(state, 'quickstart.pid'), `${daemon.pid} ${port}\n`);
@@ -87,7 +87,7 @@ async function clone(t, programs = {}) {
         sockets.forEach(socket => socket.destroy());
         rmSync(dir, { recursive: true, force: true });
     });
-    return { api, dir, daemon, port, polyd, state,
+    return { api, dir, daemon, port, polyd, state, script,
         read: name => existsSync(path.join(dir, name)) ? readFileSync(path.join(dir, name), 'utf8') : '',
         /** Runs it; killed after ten seconds, its status is null. */
         run: (...args) => new Promise(done => {
@@ -151,4 +151,35 @@ test('test_quickstart_builds_for_gpus_that_the_kernels_run_on', options, async t
         assert.equal(/compute capability/.test(out), Boolean(said), out);
         assert.match(out, said ?? /./);
     }
+});
+
+test('test_quickstart_leaves_a_daemon_alone_that_has_what_it_was_given', options, async t => {
+    const { daemon, run } = await clone(t, {}, ['--data.sets=/a']);
+    for (const args of [[], ['--data', 'sets=/a'], ['--data=sets=/a']]) {
+        const { status, out, err } = await run(...args);
+        assert.equal(status, 0, err);
+        assert.doesNotMatch(out, /started again/);
+        assert.equal(daemon.signalCode ?? daemon.exitCode, null);
+    }
+});
+
+test('test_quickstart_gives_a_running_daemon_the_data_that_it_lacks', options, async t => {
+    for (const given of ['sets=/b', 'more=/a']) {
+        const { daemon, run } = await clone(t, {}, ['--data.sets=/a']), { status, out, err } = await run('--data', given);
+        assert.equal(status, 0, err);
+        assert.match(out, new RegExp(`polyd that runs does not offer ${given}: it is started again`));
+        assert.equal(daemon.signalCode, 'SIGTERM');
+    }
+});
+
+test('test_quickstart_replaces_a_daemon_of_another_build_and_keeps_its_arguments', options, async t => {
+    const had = ['--port=1', '--data.sets=/a', '--data.texts=/t'], { daemon, dir, polyd, port, read, run, script, state } = await clone(t, {}, had);
+    rmSync(polyd); // as a linker does
+    script(polyd, `printf '%s\\n' "$@" >${dir}/arguments`);
+    const { status, out, err } = await run('--data', 'sets=b', '--data', 'more=/c');
+    assert.equal(status, 0, err);
+    assert.match(out, /polyd that runs is of another build: it is started again/);
+    assert.equal(daemon.signalCode, 'SIGTERM');
+    assert.deepEqual(read('arguments').trim().split('\n'), ['-c', 'read -r _', '--port=1', '--data.texts=/t', `--data.sets=${process.cwd()}/b`, '--data.more=/c']);
+    assert.match(readFileSync(path.join(state, 'quickstart.pid'), 'utf8'), new RegExp(`^(?!${daemon.pid} )\\d+ ${port}\n$`));
 });

@@ -260,6 +260,7 @@ static void test_polyd_asks_systemd_for_time_while_it_starts(void **state)
 static void test_polyd_refuses_a_folder_that_lost_its_database(void **state)
 {
     struct fixture *f = *state;
+    char advice[192];
 
     start_and_stop(f, NULL);
     shell("cd %s/state && mkdir -p runs/1/checkpoints && echo weights > "
@@ -267,8 +268,10 @@ static void test_polyd_refuses_a_folder_that_lost_its_database(void **state)
           "cp polyd.db ../kept.db && rm polyd.db",
           f->dir);
     expect_run(f, "--log.level=info", NULL, 78, "polyd.db is missing");
-    expect_run(f, "--log.level=info", NULL, 78,
-               "start once with --init, which moves the old runs to a subfolder");
+    /* The whole command: a shell has no STATE_DIRECTORY, so its default is another folder. */
+    snprintf(advice, sizeof advice, "run once: polyd --state-dir='%s/state' --init (moves the old runs to",
+             f->dir);
+    expect_run(f, "--log.level=info", NULL, 78, advice);
     shell(": > %s/state/polyd.db", f->dir);
     expect_run(f, "--log.level=info", NULL, 78, "polyd.db is empty");
     shell("cp %s/kept.db %s/state/polyd.db", f->dir); /* put back: it starts as if nothing had been */
@@ -278,6 +281,9 @@ static void test_polyd_refuses_a_folder_that_lost_its_database(void **state)
     shell("cp %s/state/polyd.db %s/other/polyd.db && rm -r %s/state && mv %s/other %s/state", f->dir);
     expect_run(f, "--log.level=info", NULL, 78, "polyd.db belongs to another folder");
     expect_run(f, "--init", "verify", 2, "'verify' is a command of its own");
+    shell("mv %s/state/store-id %s/ && echo torn > %s/state/store-id", f->dir);
+    expect_run(f, "--log.level=info", NULL, 78, advice);
+    shell("mv %s/store-id %s/state/", f->dir);
     expect_run(f, "verify", NULL, 1, "the marker store-id names database ");
     start_and_stop(f, "--init");
     shell("grep -q weights %s/state/old-*/runs/1/checkpoints/step-1.safetensors && "

@@ -169,9 +169,9 @@ static enum pd_err lost(const struct folder *f, struct pd_why *why, const char *
         snprintf(evidence, sizeof evidence, "nothing else");
     return pd_fail(
         why, PD_ERR_CONFLICT,
-        "the database polyd.db %s, but the state folder '%.150s' has %s: restore its own database, or start "
-        "once with --init, which moves the old runs to a subfolder and creates a new store",
-        what, f->dir, evidence);
+        "the database polyd.db %s, but the state folder has %s: restore its own database, or run once: "
+        "polyd --state-dir='%.150s' --init (moves the old runs to a subfolder and creates a new store)",
+        what, evidence, f->dir);
 }
 
 /* ---- the database, before anything writes to it ---------------------------------------------- */
@@ -355,10 +355,10 @@ enum pd_err store_identity_admit(const char *state_dir, bool init, struct pd_why
     else if (err == PD_ERR_CORRUPT) /* the marker: the sentence names it */
         err =
             pd_fail(&own, PD_ERR_CONFLICT,
-                    "'%.200s/" MARKER "' does not contain the identity of a database: restore it, or remove "
-                    "it if polyd.db belongs to this folder, or start once with --init, "
-                    "which moves the old runs to a subfolder and creates a new store",
-                    state_dir);
+                    "'%.150s/" MARKER "' does not contain the identity of a database: restore it, or remove "
+                    "it if polyd.db belongs to this folder, or run once: polyd --state-dir='%.150s' --init "
+                    "(moves the old runs to a subfolder and creates a new store)",
+                    state_dir, state_dir);
     if (init && err == PD_OK && f.db_there)
         pd_log(PD_LOG_INFO, "store", "init=ignored why=\"this folder has its database\"");
     if (init && err == PD_ERR_CONFLICT) {

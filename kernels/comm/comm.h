@@ -87,7 +87,8 @@ struct pk_comm_api {
 /* The implementation in shared memory. Static. */
 const struct pk_comm_api *pk_comm_local(void);
 
-/* Opens the plug-in comm_nccl.so at `path` (NULL: in the folder of the program) until the process ends.
+/* Opens the plug-in comm_nccl.so at `path` (NULL: in the folder of the program, else in ../lib/polyd from there) until
+ * the process ends.
  * PD_ERR_NOT_FOUND: no such file. PD_ERR_UNSUPPORTED: it does not load, for example because libnccl.so.2 is
  * missing. PD_ERR_VERSION: it was built for another ABI, or is no plug-in. */
 PD_NODISCARD enum pd_err pk_comm_load_nccl(const char *path, const struct pk_comm_api **ret,

@@ -6,10 +6,13 @@
 
 #include "kernels/comm/comm.h"
 
-/* In the folder of the program, where the build and the packages put it. */
-static bool next_to_program(char *out, size_t size)
+/* In the folder of the program, where the build puts it, or in ../lib/polyd from there, where an installation does. False: the
+ * program's folder is not known. */
+static bool find(char *out, size_t size)
 {
+    static const char *const places[] = {"comm_nccl.so", "../lib/polyd/comm_nccl.so"};
     ssize_t n = readlink("/proc/self/exe", out, size - 1);
+    size_t left;
     char *slash;
 
     if (n <= 0)
@@ -18,8 +21,11 @@ static bool next_to_program(char *out, size_t size)
     slash = strrchr(out, '/');
     if (!slash)
         return false;
-    return (size_t)snprintf(slash + 1, size - (size_t)(slash + 1 - out), "comm_nccl.so") <
-           size - (size_t)(slash + 1 - out);
+    left = size - (size_t)(slash + 1 - out);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if ((size_t)snprintf(slash + 1, left, "%s", places[i]) < left && access(out, F_OK) == 0)
+            return true;
+    return (size_t)snprintf(slash + 1, left, "%s", places[0]) < left;
 }
 
 enum pd_err pk_comm_load_nccl(const char *path, const struct pk_comm_api **ret, struct pd_why *why)
@@ -30,7 +36,7 @@ enum pd_err pk_comm_load_nccl(const char *path, const struct pk_comm_api **ret, 
     void *lib, *symbol;
 
     if (!path) {
-        if (!next_to_program(own, sizeof own))
+        if (!find(own, sizeof own))
             return pd_fail(why, PD_ERR_NOT_FOUND,
                            "cannot find the folder of the program, where comm_nccl.so would be");
         path = own;

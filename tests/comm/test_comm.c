@@ -381,7 +381,31 @@ static void test_a_plugin_that_is_missing_is_a_sentence(void **state)
     assert_null(api);
 }
 
-int main(void)
+/* An installed program: PREFIX/bin/test_comm --load prints why PREFIX/lib/polyd/comm_nccl.so does not open. */
+static void test_a_plugin_is_found_where_it_is_installed(void **state)
+{
+    char folder[] = "/tmp/polyd-comm-XXXXXX", command[512], said[1024], want[128];
+    FILE *p;
+
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    snprintf(command, sizeof command,
+             "cd %s && mkdir -p bin lib/polyd && cp /proc/%d/exe bin/test_comm && echo no library > "
+             "lib/polyd/comm_nccl.so && "
+             "bin/test_comm --load; cp lib/polyd/comm_nccl.so bin/ && bin/test_comm --load; rm -r %s",
+             folder, (int)getpid(), folder);
+    p = popen(command, "r");
+    assert_non_null(p);
+    for (int i = 0; i < 2; i++) { /* next to the program comes first */
+        assert_non_null(fgets(said, sizeof said, p));
+        snprintf(want, sizeof want, "cannot open '%s/bin/%scomm_nccl.so'", folder, i ? "" : "../lib/polyd/");
+        if (!strstr(said, want))
+            fail_msg("%s: %s", want, said);
+    }
+    assert_int_equal(pclose(p), 0);
+}
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums_are_those_of_all_ranks_in_their_order),
@@ -395,7 +419,17 @@ int main(void)
         cmocka_unit_test(test_who_waits_for_a_rank_that_never_comes_gives_up),
         cmocka_unit_test(test_places_and_ids_are_checked),
         cmocka_unit_test(test_a_plugin_that_is_missing_is_a_sentence),
+        cmocka_unit_test(test_a_plugin_is_found_where_it_is_installed),
     };
+
+    if (argc == 2 && strcmp(argv[1], "--load") == 0) {
+        const struct pk_comm_api *api;
+        struct pd_why why = {""};
+
+        (void)!pk_comm_load_nccl(NULL, &api, &why);
+        puts(why.text);
+        return 0;
+    }
 
     shared_flag = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     return cmocka_run_group_tests(tests, NULL, NULL);

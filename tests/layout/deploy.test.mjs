@@ -1,7 +1,7 @@
 // What is shipped beside the programs: scripts that parse, a unit file that is as tight as it claims.
 import assert from 'node:assert/strict';
 import { execFileSync, spawnSync } from 'node:child_process';
-import { accessSync, constants, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { accessSync, constants, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -26,6 +26,21 @@ test('test_deploy_scripts_explain_themselves_and_refuse_what_they_do_not_know', 
         assert.notEqual(wrong.status, 0, script);
         assert.match(wrong.stderr, /no-such-option/, script);
     }
+});
+
+test('test_deploy_install_deps_names_what_every_test_needs', t => {
+    const dir = mkdtempSync(path.join(os.tmpdir(), 'polyd-deps-')), log = path.join(dir, 'log');
+    t.after(() => rmSync(dir, { recursive: true }));
+    // A machine that has no package, and on which apt-get only notes what it is asked for.
+    for (const [name, text] of [['dpkg-query', 'exit 1'], ['apt-get', `echo "$*" >>${log}`], ['sudo', 'exec "$@"']])
+        writeFileSync(path.join(dir, name), `#!/bin/bash\n${text}\n`, { mode: 0o755 });
+    for (const name of ['env', 'id', 'mktemp', 'rm', 'tail', 'grep', 'bash'])
+        symlinkSync(execFileSync('bash', ['-c', `type -P ${name}`], { encoding: 'utf8' }).trim(), path.join(dir, name));
+    const { status, stderr } = spawnSync(path.join(root, 'deploy/install-deps'), ['build', 'test'], { encoding: 'utf8', env: { PATH: dir, TMPDIR: dir } });
+    assert.equal(status, 0, stderr);
+    const wanted = / install (.*)/.exec(readFileSync(log, 'utf8'))[1].split(' ');
+    for (const name of ['gcc', 'g++', 'git', 'libcmocka-dev', 'nodejs'])
+        assert.ok(wanted.includes(name), name);
 });
 
 const analyze = spawnSync('systemd-analyze', ['--version'], { encoding: 'utf8' });

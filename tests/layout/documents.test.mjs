@@ -1,15 +1,14 @@
 // Documents: the README stays short, and every link in a document leads to a file of the tree.
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import test from 'node:test';
+import { treeFiles } from '../lib/tree.mjs';
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
 const read = file => readFileSync(path.join(root, file), 'utf8');
-const tracked = execFileSync('git', ['ls-files', '-co', '--exclude-standard'], { cwd: root, encoding: 'utf8' }).split('\n')
-    .filter(file => file && existsSync(path.join(root, file)));
+const tracked = treeFiles(root);
 const documents = tracked.filter(file => file.endsWith('.md'));
 
 /** Links of a Markdown text that lead to no file: relative targets, from the document's folder. */

@@ -1,14 +1,13 @@
 // Comments and documents use standard terms: words of a private dialect, and persons in code, are refused.
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
-import { existsSync, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import test from 'node:test';
+import { treeFiles } from '../lib/tree.mjs';
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
-const tracked = execFileSync('git', ['ls-files', '-co', '--exclude-standard'], { cwd: root, encoding: 'utf8' }).split('\n')
-    .filter(file => file && existsSync(path.join(root, file)));
+const tracked = treeFiles(root);
 
 /** What is refused, with the term to use. `but`: contexts in which the word is the usual one. */
 const terms = [

@@ -1,13 +1,12 @@
 // "One thing, one place" (house style): what is added most often has one home, and nobody else asks which one it is.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
-import { execFileSync } from 'node:child_process';
 import path from 'node:path';
 import test from 'node:test';
+import { treeFiles } from '../lib/tree.mjs';
 
 const root = path.resolve(import.meta.dirname ?? path.dirname(new URL(import.meta.url).pathname), '../..');
-const sources = execFileSync('git', ['ls-files', '-co', '--exclude-standard', 'daemon', 'api', 'kernels'], { cwd: root, encoding: 'utf8' })
-    .split('\n').filter(name => /\.(c|h|cu|cuh)$/.test(name));
+const sources = treeFiles(root).filter(name => /^(daemon|api|kernels)\/.*\.(c|h|cu|cuh)$/.test(name));
 
 /** The words of a table such as NETWORKS(X) X(vit) X(gpt). */
 const words = (file, table) => [...readFileSync(path.join(root, file), 'utf8').match(new RegExp(`#define ${table}\\(X\\)(.*(?:\\\\\\n.*)*)`))[1].matchAll(/\bX\((\w+)\)/g)].map(m => m[1]);

@@ -3,9 +3,10 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import path from 'node:path';
 import test from 'node:test';
+import { fileURLToPath } from 'node:url';
 import { treeFiles } from '../lib/tree.mjs';
 
-const root = path.resolve(import.meta.dirname ?? path.dirname(new URL(import.meta.url).pathname), '../..');
+const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
 const sources = treeFiles(root).filter(name => /^(daemon|api|kernels)\/.*\.(c|h|cu|cuh)$/.test(name));
 
 /** The words of a table such as NETWORKS(X) X(vit) X(gpt). */

@@ -7,6 +7,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import test from 'node:test';
+import { treeFiles } from '../lib/tree.mjs';
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
 const read = file => readFileSync(path.join(root, file), 'utf8');
@@ -78,14 +79,14 @@ test('test_run_experiments_names_its_minutes_and_has_every_small_variant_once', 
 
 /** A folder with `build`, and programs that stand in for those of the same name: shell scripts. */
 function standIns(t, programs) {
-    const dir = mkdtempSync(path.join(os.tmpdir(), 'polyd-run-')), bin = path.join(dir, 'bin');
+    const dir = mkdtempSync(path.join(os.tmpdir(), 'polyd run-')), bin = path.join(dir, 'bin');
     t.after(() => rmSync(dir, { recursive: true, force: true }));
     mkdirSync(bin);
     for (const [name, text] of Object.entries(programs)) {
         writeFileSync(path.join(bin, name), `#!/bin/bash\n${text}\n`);
         chmodSync(path.join(bin, name), 0o755);
     }
-    const build = path.join(dir, 'build');
+    const build = path.join(dir, 'b:uild');
     return { dir, build, run(...args) {
         const { status, stdout } = spawnSync(path.join(root, 'tests/run'), args, { encoding: 'utf8',
             env: { ...process.env, PATH: `${bin}:${process.env.PATH}`, POLYD_BUILD: build, POLYD_NO_INSTALL: '1' } });
@@ -139,4 +140,20 @@ test('test_run_configures_a_folder_of_another_preset_afresh', t => {
     rmSync(path.join(dir, 'no'));
     assert.equal(configured('asan'), line('asan'));
     assert.equal(configured('asan'), '');
+});
+
+test('test_run_works_in_a_folder_with_a_space_and_a_colon', t => {
+    // A program under a sanitizer reads its options as `name='value':name=value`.
+    const { build, run } = standIns(t, { cmake: 'exit 0', ninja: 'exit 0', setarch: 'shift 2; exec "$@"', ctest: 'printf "%s" "$ASAN_OPTIONS$TSAN_OPTIONS" >"$POLYD_BUILD/results/options"' });
+    for (const command of ['asan', 'tsan']) {
+        run(command);
+        const options = readFileSync(path.join(build, 'results/options'), 'utf8');
+        assert.ok(options.startsWith(`log_path='${build}/results/report':`), options);
+    }
+});
+
+test('test_run_no_script_takes_an_encoded_path', () => {
+    for (const file of treeFiles(root).filter(name => name.endsWith('.mjs') && name !== 'tests/layout/run.test.mjs'))
+        assert.doesNotMatch(read(file), /new URL\([^)]*import\.meta\.url\)\.pathname/, `${file}: a space is %20 there; fileURLToPath() decodes it`);
+    assert.match(read('kernels/backend/cuda/CMakeLists.txt'), /RULE_LAUNCH_COMPILE "\\"\$\{CMAKE_SOURCE_DIR\}[^ ]*\\" <OBJECT>"/, 'a launcher is split at spaces');
 });

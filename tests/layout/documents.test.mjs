@@ -90,3 +90,28 @@ test('test_documents_show_no_number_of_a_planning_list', () => {
     assert.deepEqual(listNumbers('x.yaml', 'a sweep (M57-M58), M80.'), ['x.yaml: M57', 'x.yaml: M58', 'x.yaml: M80']);
     assert.deepEqual(listNumbers('x.js', "'M7 2.5a4.5', 'M5 16H27M16 5V27', 'XCiT-M24'"), []);
 });
+
+test('test_documents_name_programs_where_builds_put_them', () => {
+    for (const file of tracked.filter(name => /\.(md|py)$/.test(name)))
+        assert.doesNotMatch(read(file), /(^|[^\w/-])build\/bin\//m, `${file}: programs are in build/<preset's folder>/bin`);
+    assert.match(read('tests/README.md'), /^ninja -C build\/quick polyd polyd-worker api_host .*\nPOLYD_BUILD=\$PWD\/build\/quick node --test tests\/api\/jobs\.test\.mjs/m);
+    assert.match(read('tests/api/lib.mjs'), /'bin\/api_host'/);
+});
+
+test('test_documents_name_the_examples_that_need_no_files', () => {
+    const patterns = /^Need no files: (.*?)\. /m.exec(read('deploy/examples/README.md'))[1].split(', ').map(cell => new RegExp(`^${cell.replaceAll('`', '').replace('*', '.*')}\\.json$`));
+    const examples = tracked.filter(file => /^deploy\/examples\/.*\.json$/.test(file));
+    assert.ok(examples.length > 15);
+    for (const file of examples)
+        assert.equal(patterns.some(pattern => pattern.test(path.basename(file))), JSON.parse(read(file)).data.path === undefined, file);
+    for (const pattern of patterns)
+        assert.ok(examples.some(file => pattern.test(path.basename(file))), String(pattern));
+});
+
+test('test_documents_status_names_the_experiments_that_there_are', () => {
+    const [, small, paper] = /^\| experiments by name: (.*?) in small variants, (.*?) at the paper's size/m.exec(read('tests/STATUS.md'));
+    const names = text => [...text.matchAll(/E(\d+)-E(\d+)/g)].flatMap(([, from, to]) => Array.from({ length: Number(to) - Number(from) + 1 }, (_, i) => `E${String(Number(from) + i).padStart(2, '0')}`));
+    const templates = tracked.filter(file => /^daemon\/job\/templates\/E\d+\.json$/.test(file)).map(file => JSON.parse(read(file)));
+    for (const [variant, text] of [['small', small], ['paper', paper]])
+        assert.deepEqual(names(text), templates.filter(({ variants }) => !variants[variant].refused).map(({ name }) => name).sort(), variant);
+});

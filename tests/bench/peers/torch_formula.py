@@ -2,7 +2,7 @@
 backward, taking turns with formula_bench in one run.
 
     LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu/openblas-openmp OPENBLAS_CORETYPE=SKYLAKEX OMP_NUM_THREADS=1 \\
-        /usr/bin/python3 tests/bench/peers/torch_formula.py build/bin/formula_bench [--pairs 3] [--shape 1x1024] [--pattern TEXT]
+        /usr/bin/python3 tests/bench/peers/torch_formula.py build/test/bin/formula_bench [--pairs 3] [--shape 1x1024] [--pattern TEXT]
 
 Prints CPU seconds of the process with one thread (wall with more), least of the pairs, and memory beyond the inputs:
 the growth of PyTorch's resident size, in a process of its own for each formula, against the tensors and scratch of

@@ -1,13 +1,13 @@
 """The honest peer of the Nystromformer: PyTorch training steps of what step_bench runs as nystrom (nystrom1k, nystrom4k).
 
-    build/bin/step_bench --model nystrom1k --batch 2 --precision fp64 --dump FILE
+    build/test/bin/step_bench --model nystrom1k --batch 2 --precision fp64 --dump FILE
     LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu/openblas-openmp OPENBLAS_CORETYPE=SKYLAKEX OMP_NUM_THREADS=2 \\
         /usr/bin/python3 tests/bench/peers/torch_nystrom.py --check FILE
 
 holds loss and every gradient in f64 to polyd's. With a program instead, it takes turns with it in one run and prints the
 medians and their ratios:
 
-    ... tests/bench/peers/torch_nystrom.py build/bin/step_bench --model nystrom --pairs 3
+    ... tests/bench/peers/torch_nystrom.py build/test/bin/step_bench --model nystrom --pairs 3
 
 Attention through landmarks by softmax, six steps of the pseudo-inverse from the start of each matrix, dropout 0.1 (none
 for --check), AdamW in f32. extra_mb: the peak of the process beyond what it held before the model and beyond weights,

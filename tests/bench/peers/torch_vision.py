@@ -1,6 +1,6 @@
 """The honest peer of Swin-T and XCiT-S12/16: PyTorch training steps of what step_bench runs as swin_t and xcit_s12.
 
-    build/bin/step_bench --model swin_t --batch 2 --precision fp64 --dump FILE
+    build/test/bin/step_bench --model swin_t --batch 2 --precision fp64 --dump FILE
     LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu/openblas-openmp OPENBLAS_CORETYPE=SKYLAKEX OMP_NUM_THREADS=2 \\
         /usr/bin/python3 tests/bench/peers/torch_vision.py --model swin_t --check FILE
 

@@ -66,3 +66,40 @@ facts 90a 13.0 "$own"
 pack 1
 expect 'polyd does not start'
 [ ! -e "$folder/build/bin" ] || { echo "programs that do not fit lie where a build puts its own"; exit 1; }
+
+# ---- tests/gpu/sources: a change of anything that programs are built from changes it ----
+tree=$folder/tree
+mkdir -p "$tree"/{api,daemon,deploy/cmake,deploy/presets,kernels,migrations,tests/gpu,web}
+cp tests/gpu/sources "$tree/tests/gpu/"
+touch "$tree/CMakeLists.txt"
+for file in CMakeLists.txt {api,daemon,deploy/cmake,deploy/presets,kernels,migrations,tests,web}/file.cmake README.md kernels/README.md; do
+    before=$("$tree/tests/gpu/sources")
+    echo changed >"$tree/$file"
+    after=$("$tree/tests/gpu/sources")
+    case $file in
+    *.md) [ "$before" = "$after" ] || { echo "$file is no source"; exit 1; } ;;
+    *) [ "$before" != "$after" ] || { echo "$file is a source"; exit 1; } ;;
+    esac
+done
+
+# ---- tests/gpu/prepare ----
+shared=$folder/shared
+mkdir -p "$shared"/golden/{attention,norms,blocks,models,optim,train,diagnostics} "$shared"/data/{mnist,tinyshakespeare} "$folder/made-here"/{web,api}
+touch "$shared/golden/manifest-core.json" "$shared/data/mnist/x" "$shared/data/tinyshakespeare/input.txt" "$folder/made-here/build.ninja"
+stand_in "$folder/path/apt-cache" 'exit 0'
+stand_in "$folder/path/apt-get" 'exit 0'
+stand_in "$folder/path/ninja" 'echo new >"$2/$3"'
+echo old | tee "$folder/made-here/web/assets_table.c" >"$folder/made-here/api/openapi.json"
+prepare() {
+    PATH=$folder/path:$PATH POLYD_SHARED=$shared POLYD_BUILD=$folder/made-here tests/gpu/prepare "$1" 2>&1
+}
+prepare "$folder/prepared" >/dev/null
+[ "$(cat "$folder/prepared/assets_table.c" "$folder/prepared/openapi.json")" = $'new\nnew' ] || { echo "prepare took what an old build has made"; exit 1; }
+prepare "$folder/prepared" >/dev/null || { echo "prepare refuses its own folder"; exit 1; }
+mkdir "$folder/mine"
+prepare "$folder/mine" >/dev/null || { echo "prepare refuses an empty folder"; exit 1; }
+rm -r "$folder/mine"
+mkdir "$folder/mine"
+echo mine >"$folder/mine/file"
+said=$(prepare "$folder/mine") && { echo "prepare takes a folder of mine"; exit 1; }
+[ -e "$folder/mine/file" ] && [[ $said == *"has files of another kind"* ]] || { echo "prepare removed a folder of mine: $said"; exit 1; }

@@ -1,7 +1,7 @@
 // What is shipped beside the programs: scripts that parse, a unit file that is as tight as it claims.
 import assert from 'node:assert/strict';
 import { execFileSync, spawnSync } from 'node:child_process';
-import { accessSync, constants, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { accessSync, constants, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -26,6 +26,19 @@ test('test_deploy_scripts_explain_themselves_and_refuse_what_they_do_not_know', 
         assert.notEqual(wrong.status, 0, script);
         assert.match(wrong.stderr, /no-such-option/, script);
     }
+});
+
+test('test_deploy_bare_check_removes_no_folder_that_it_has_not_made', t => {
+    const dir = mkdtempSync(path.join(os.tmpdir(), 'polyd-bare-'));
+    t.after(() => rmSync(dir, { recursive: true }));
+    writeFileSync(path.join(dir, 'mine'), '');
+    // A debootstrap that fails: what follows is the end, which removes the tree.
+    mkdirSync(path.join(dir, 'bin'));
+    writeFileSync(path.join(dir, 'bin/debootstrap'), '#!/bin/sh\nexit 1\n', { mode: 0o755 });
+    const { status, stderr } = spawnSync(path.join(root, 'deploy/bare-check'), ['--root', dir], { encoding: 'utf8', env: { ...process.env, PATH: `${dir}/bin:${process.env.PATH}` } });
+    assert.equal(status, 1);
+    assert.match(stderr, /is there and not empty/);
+    accessSync(path.join(dir, 'mine'));
 });
 
 test('test_deploy_install_deps_names_what_every_test_needs', t => {

@@ -103,17 +103,19 @@ static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
     } else if (strcmp(c->verb, "length") == 0) {
         err = store_attempt_progress(tx, c->a, 1, -1, c->b, -1, why);
     } else if (strcmp(c->verb, "checkpoint") == 0) {
+        char path[64];
         struct store_checkpoint row = {.run_id = c->a,
                                        .attempt = 1,
                                        .step = c->b,
                                        .kind = "latest",
-                                       .path = "/nowhere/checkpoint",
+                                       .path = path,
                                        .bytes = 4096,
                                        .digest =
                                            "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
                                        .value = 0.25};
         int64_t id;
 
+        snprintf(path, sizeof path, "/nowhere/checkpoint-%lld", (long long)c->b);
         err = store_checkpoint_insert(tx, &row, &id, why);
     } else if (strcmp(c->verb, "keys") == 0) {
         struct store_metric p = {.step = 1, .time_us = 1, .value = 0.5};

@@ -185,6 +185,23 @@ test('an evaluation leaves the solution, the exact one and the error as matrices
         isSolution(job, got, step);
 });
 
+test('/evaluate/split: the grid of training is scored as such, and solutions on two pairs of grids have an average', { timeout: 120000 }, async () => {
+    const job = equationJob(), own = await rig.run(job), other = await rig.run(equationJob({ data: { pde: { grid: [5, 4], test_grid: [7, 3] } } }));
+    const found = {};
+    for (const [split, test_grid] of [['val', job.data.pde.test_grid], ['train', job.data.pde.grid]]) {
+        const { run: id } = await rig.daemon.submit({ kind: 'evaluate', run: own.run.id, checkpoint: 2, split, resources: { device: 'cpu' } });
+        await rig.daemon.reach(id, 'succeeded');
+        for (const [key, want] of Object.entries(new Pinnsformer(own.checkpoints.get(2).tensors, { ...settingsOf(job), test_grid }).errors())) {
+            const { series } = await rig.daemon.get(`/api/v1/runs/${id}/series?key=${key}/${split}`), got = series[0].data[0].mean;
+            assert.ok(close(got, want), `${key}/${split}: ${got}, reference ${want}`);
+            found[key] = { ...found[key], [split]: want };
+        }
+    }
+    assert.ok(Object.values(found).length > 0 && Object.values(found).every(({ val, train }) => !close(val, train)), 'the grids give the same errors');
+    const { step } = await rig.daemon.post('/api/v1/models/between/versions', { average: [own, other].map(({ run }) => ({ run: run.id, checkpoint: 3 })) });
+    assert.equal(step, 3);
+});
+
 test('an early end leaves them for its last evaluation, of the weights even if averages decide', async () => {
     for (const more of [{}, { ema: 0.5, stop: { metric: 'loss/val_ema' } }]) {
         const job = waveJob({ train: merge({ steps: 60, eval_every: 2, stop: { patience: 2, min_change: 1e9 } }, more) }), got = await rig.run(job);

@@ -191,7 +191,8 @@ PD_NODISCARD enum pd_err model_spec_to_meta(const struct model_spec *spec, bool 
 PD_NODISCARD enum pd_err model_spec_from_meta(const struct data_st *st, struct model_spec *ret,
                                               struct pd_why *why);
 /* The metadata key of the first setting in which two specs compute different functions of their parameters; NULL: none.
- * Settings that only training reads (dropout, initial values) are not compared. */
+ * Settings that only training or evaluation reads (dropout, how to draw weights, the grids of an equation) are not
+ * compared. */
 const char *model_spec_differs(const struct model_spec *a, const struct model_spec *b);
 
 enum model_role {

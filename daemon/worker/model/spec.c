@@ -678,12 +678,14 @@ enum pd_err model_spec_from_meta(const struct data_st *st, struct model_spec *re
     return err;
 }
 
-/* What training alone reads, and the order of computing: two files that differ in it hold the same function. */
+/* What training or evaluation alone reads, and the order of computing: two files that differ in it hold the same
+ * function. */
 static bool is_of_function(const char *key)
 {
-    static const char *const others[] = {"init",         "init_fused", "init_logit_std",   "scale_lr_mult",
-                                         "scale_decay",  "dropout",    "drop_path",        "drop_path_same",
-                                         "attn_dropout", "form",       "decay_temperature"};
+    static const char *const others[] = {"init",         "init_fused",   "init_logit_std",   "scale_lr_mult",
+                                         "scale_decay",  "dropout",      "drop_path",        "drop_path_same",
+                                         "attn_dropout", "form",         "grid[0]",          "grid[1]",
+                                         "test_grid[0]", "test_grid[1]", "decay_temperature"};
     const char *name = strrchr(key, '.') + 1;
 
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)

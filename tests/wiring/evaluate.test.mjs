@@ -1,12 +1,13 @@
 // A job of kind evaluate, from the checkpoint and the samples that it names to its numbers: held against the reference, which
 // has the parameters of that step and looks up the samples by itself.
 import assert from 'node:assert/strict';
-import { copyFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { until } from '../lib/daemon.mjs';
 import { killWorker } from '../lib/worker.mjs';
-import { Rig, SIDE, imageJob, labelJob, merge, textJob } from './rig.mjs';
+import { Rig, SIDE, imageJob, labelJob, merge, noise, textJob } from './rig.mjs';
+import { cifar, png } from './reference/data/files.mjs';
 import { initial } from './reference/init.mjs';
 import { evaluate, numbersOf } from './reference/train.mjs';
 
@@ -130,6 +131,22 @@ test('labelled texts are scored on each part, with the classes and the tokenizer
     await scores({ run: second.id, checkpoint: 3, split: 'val' }, 3, expected(chars, 3, 'val'));
     writeFileSync(path.join(rig.folder, 'words.tsv'), `label\ttext\n${['bad', 'glad', 'sad'].map(label => `${label}\txyz\n`.repeat(12)).join('')}`);
     await assert.rejects(rig.daemon.submit({ kind: 'evaluate', run: second.id, checkpoint: 3, resources: { device: 'cpu' }, data: { path: 'tests/words.tsv' } }), /422.*#\/data\/tokenizer.*differs from the checkpoint/);
+});
+
+test('pictures of another data set are normalised by the checkpoint', { timeout: 120000 }, async () => {
+    const colours = (count, salt) => Array.from({ length: count }, (_, i) => ({ height: 32, width: 32, channels: 3, data: noise(3072, salt + i) }));
+    const labels = Array.from({ length: 10 }, (_, i) => i), test = colours(10, 40), put = (name, bytes) => {
+        mkdirSync(path.dirname(path.join(rig.folder, name)), { recursive: true });
+        writeFileSync(path.join(rig.folder, name), bytes);
+    };
+    put('colour/data_batch_1.bin', cifar({ pictures: colours(10, 20), labels }));
+    put('colour/test_batch.bin', cifar({ pictures: test, labels }));
+    for (const part of ['train', 'test'])
+        test.forEach((picture, i) => put(`same/${part}/${i}/0.png`, png(picture)));
+    const job = imageJob({ data: { dataset: 'cifar10', path: 'tests/colour', image_size: undefined, split: { rule: 'standard', train: 8, val: 2 } }, model: { patch: 16, depth: 1 } });
+    const { run } = await rig.run(job), want = expected(job, 3, 'test');
+    await scores({ run: run.id, checkpoint: 3 }, 3, want);
+    await scores({ run: run.id, checkpoint: 3, data: { dataset: 'image_folder', path: 'tests/same' } }, 3, want);
 });
 
 test('/kind: an evaluation whose worker was killed is made anew', { timeout: 120000 }, async () => {

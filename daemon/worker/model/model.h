@@ -178,6 +178,10 @@ struct model_spec {
  * sentence begins with the JSON pointer of the field. */
 PD_NODISCARD enum pd_err model_spec_from_config(const struct job_config *config, const struct data_info *data,
                                                 struct model_spec *ret, struct pd_why *why);
+/* Takes mean and deviation of the spec's channels, at most MODEL_PIXEL_CHANNELS, from the metadata of a checkpoint; 0 and
+ * 1 if they are missing. A network without channels is left as it is. False: they are not numbers for these channels, or a
+ * deviation is not positive. */
+PD_NODISCARD bool model_spec_normalisation(const struct data_st *st, struct model_spec *spec);
 /* Checks ranges and divisibility. PD_ERR_INVALID. */
 PD_NODISCARD enum pd_err model_spec_check(const struct model_spec *spec, struct pd_why *why);
 

@@ -678,6 +678,42 @@ enum pd_err model_spec_from_meta(const struct data_st *st, struct model_spec *re
     return err;
 }
 
+/* One number for all channels, or one for each with commas between. False: not that. */
+static bool meta_channels(const struct data_st *st, const char *key, float missing, int32_t channels,
+                          float *ret)
+{
+    const char *text = data_st_meta(st, key);
+    char *end;
+    int32_t n = 0;
+
+    for (int32_t c = 0; c < channels; c++)
+        ret[c] = missing;
+    if (!text)
+        return true;
+    do {
+        if (n == channels)
+            return false;
+        ret[n] = strtof(text, &end);
+        if (end == text || !isfinite(ret[n]))
+            return false;
+        n++;
+        text = end + 1;
+    } while (*end == ',');
+    for (int32_t c = 1; n == 1 && c < channels; c++)
+        ret[c] = ret[0];
+    return *end == '\0' && (n == 1 || n == channels);
+}
+
+bool model_spec_normalisation(const struct data_st *st, struct model_spec *spec)
+{
+    bool good = !spec->channels || (meta_channels(st, "polyd.data.mean", 0, spec->channels, spec->mean) &&
+                                    meta_channels(st, "polyd.data.std", 1, spec->channels, spec->std));
+
+    for (int32_t c = 0; c < spec->channels; c++)
+        good = good && spec->std[c] > 0;
+    return good;
+}
+
 /* What training or evaluation alone reads, and the order of computing: two files that differ in it hold the same
  * function. */
 static bool is_of_function(const char *key)

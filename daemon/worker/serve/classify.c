@@ -162,47 +162,16 @@ static size_t image_elements(const struct serve *s)
     return (size_t)(s->info.channels * s->info.height * s->info.width);
 }
 
-/* One number for all channels, or one for each with commas between. False: not that. */
-static bool meta_channels(const struct data_st *st, const char *key, float missing, int32_t channels,
-                          float *ret)
-{
-    const char *text = data_st_meta(st, key);
-    char *end;
-    int32_t n = 0;
-
-    for (int32_t c = 0; c < channels; c++)
-        ret[c] = missing;
-    if (!text)
-        return true;
-    do {
-        if (n == channels)
-            return false;
-        ret[n] = strtof(text, &end);
-        if (end == text || !isfinite(ret[n]))
-            return false;
-        n++;
-        text = end + 1;
-    } while (*end == ',');
-    for (int32_t c = 1; n == 1 && c < channels; c++)
-        ret[c] = ret[0];
-    return *end == '\0' && (n == 1 || n == channels);
-}
-
 /* Requests come as numbers 0..1 or as bytes, which become such numbers; the graph does the rest. */
 static enum pd_err shape_pictures(const struct data_st *st, const char *path, struct model_spec *spec,
                                   struct pd_why *why)
 {
-    bool good;
-
     if (spec->channels > MODEL_PIXEL_CHANNELS)
         return pd_fail(why, PD_ERR_UNSUPPORTED, "images of %d channels are not served", spec->channels);
     spec->pixels = MODEL_PIXELS_UNIT;
-    good = meta_channels(st, "polyd.data.mean", 0, spec->channels, spec->mean) &&
-           meta_channels(st, "polyd.data.std", 1, spec->channels, spec->std);
-    for (int32_t c = 0; c < spec->channels; c++)
-        good = good && spec->std[c] > 0;
-    return good ? PD_OK
-                : pd_fail(why, PD_ERR_CORRUPT, "checkpoint '%s' has an invalid mean or deviation", path);
+    return model_spec_normalisation(st, spec)
+               ? PD_OK
+               : pd_fail(why, PD_ERR_CORRUPT, "checkpoint '%s' has an invalid mean or deviation", path);
 }
 
 static enum pd_err read_pictures(struct serve *s, const struct data_st *st, const char *path,

@@ -303,11 +303,15 @@ static void set_options(struct train_setup *s, const struct job_config *c)
     };
 }
 
-static enum pd_err make_model(struct train_setup *s, const struct job_config *c, struct pd_why *why)
+/* `st`: the checkpoint of an evaluation, whose parameters expect pixels as it normalised them; else NULL. */
+static enum pd_err make_model(struct train_setup *s, const struct job_config *c, const struct data_st *st,
+                              struct pd_why *why)
 {
     struct model_spec spec;
     enum pd_err err = model_spec_from_config(c, s->info, &spec, why);
 
+    if (err == PD_OK && st && !model_spec_normalisation(st, &spec))
+        err = pd_fail(why, PD_ERR_CORRUPT, "the checkpoint has an invalid mean or deviation");
     if (err == PD_OK)
         err = model_new(&spec, &s->model, why);
     if (err == PD_OK)
@@ -330,7 +334,7 @@ enum pd_err train_setup_init(struct train_setup *s, struct job_config *c, const 
     if (err == PD_OK)
         err = job_config_bind(c, s->info->count[DATA_TRAIN], why);
     if (err == PD_OK)
-        err = make_model(s, c, why);
+        err = make_model(s, c, NULL, why);
     if (err != PD_OK)
         return err;
     s->loader_threads = (int)c->resources.loader_threads;
@@ -442,7 +446,7 @@ enum pd_err train_setup_score(struct train_setup *s, const struct job_config *c,
     if (err == PD_OK)
         err = check_fits(s->info, st, why);
     if (err == PD_OK)
-        err = make_model(s, c, why);
+        err = make_model(s, c, st, why);
     if (err == PD_OK)
         err = train_digest_function(s, st, why);
     if (err != PD_OK)

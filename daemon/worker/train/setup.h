@@ -71,8 +71,8 @@ PD_NODISCARD enum pd_err train_setup_init(struct train_setup *s, struct job_conf
                                           const char *state_dir, int rank, bool headers_only,
                                           struct pd_why *why);
 /* The same for an evaluation: data, network, task and the batch of evaluations only. `st`: the checkpoint, whose classes,
- * channels and tokenizer must equal those of the data; PD_ERR_INVALID names the field. PD_ERR_VERSION: as
- * train_digest_function. */
+ * channels and tokenizer must equal those of the data; PD_ERR_INVALID names the field. Pixels are normalised by the
+ * checkpoint's mean and deviation, not by the data's. PD_ERR_VERSION: as train_digest_function. */
 PD_NODISCARD enum pd_err train_setup_score(struct train_setup *s, const struct job_config *config,
                                            const struct data_st *st, const struct data_root *roots,
                                            size_t root_count, const char *cache, bool headers_only,

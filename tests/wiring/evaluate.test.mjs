@@ -149,6 +149,17 @@ test('pictures of another data set are normalised by the checkpoint', { timeout:
     await scores({ run: run.id, checkpoint: 3, data: { dataset: 'image_folder', path: 'tests/same' } }, 3, want);
 });
 
+test('an average of checkpoints has no averages of its own, whatever its document says', { timeout: 120000 }, async () => {
+    for (const serve of [false, true]) { // the mean is of the weights, or of their averages
+        const job = imageJob({ data: counted, train: { ema: 0.5, ...serve && { ema_serve: true } } }), { settings, checkpoints } = rig.expect(job), { run } = await rig.run(job);
+        const name = serve ? 'ofaverages' : 'ofweights', prefix = serve ? 'ema.' : '', means = new Map();
+        await rig.daemon.post(`/api/v1/models/${name}/versions`, { average: [2, 3].map(checkpoint => ({ run: run.id, checkpoint })) });
+        for (const [key, { shape }] of initial(settings))
+            means.set(key, { shape, data: checkpoints.get(2).get(prefix + key).map((x, i) => (x + checkpoints.get(3).get(prefix + key)[i]) / 2) });
+        await scores({ model: name, split: 'val' }, 3, Object.fromEntries(numbersOf(settings, evaluate(settings, means, rig.feed(job).scored('val')), 'val')));
+    }
+});
+
 test('/kind: an evaluation whose worker was killed is made anew', { timeout: 120000 }, async () => {
     const { run } = await rig.run(imageJob());
     const document = { kind: 'evaluate', run: run.id, checkpoint: 1, data: { path: 'tests/long' }, resources: { device: 'cpu' } };

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/digest/digest.h"
+#include "daemon/worker/data/safetensors.h"
 #include "daemon/worker/train/evaluator.h"
 #include "daemon/worker/train/session.h"
 
@@ -40,6 +41,7 @@ struct score {
     struct session session;
     struct model_store *store;
     struct evaluator *evaluator;
+    bool averages;          /* the checkpoint has averaged weights */
     int64_t batches, total; /* scored so far, and of all passes */
 };
 
@@ -50,14 +52,24 @@ static void count_batch(void *user)
     reporter_progress(s->session.reporter, ++s->batches, s->total);
 }
 
-static int64_t batches_of(const struct session *s)
+/* The file decides, not the document: the mean of several checkpoints has the document of a run with averages, and none. */
+static bool has_averages(const struct data_st *st)
 {
+    for (size_t i = 0; i < data_st_count(st); i++)
+        if (!strncmp(data_st_at(st, i)->name, "ema.", 4))
+            return true;
+    return false;
+}
+
+static int64_t batches_of(const struct score *score)
+{
+    const struct session *s = &score->session;
     const int64_t batch = s->setup.eval_batch;
     int64_t once = (s->setup.info->count[DATA_VAL] + batch - 1) / batch;
 
     for (size_t i = 0; i < s->setup.eval_count; i++)
         once += (data_info(s->setup.eval[i].set)->count[DATA_VAL] + batch - 1) / batch;
-    return once * (s->config->train.ema > 0 ? 2 : 1);
+    return once * (score->averages ? 2 : 1);
 }
 
 static enum pd_err open_score(struct score *s, const struct data_st *st, bool *ret_lasting,
@@ -72,7 +84,8 @@ static enum pd_err open_score(struct score *s, const struct data_st *st, bool *r
         err = evaluator_open(session, s->store, NULL, &s->evaluator, why);
     if (err != PD_OK)
         return err;
-    s->total = batches_of(session);
+    s->averages = has_averages(st);
+    s->total = batches_of(s);
     evaluator_watch(s->evaluator, count_batch, s);
     reporter_set_step(session->reporter, session->config->evaluate.step);
     reporter_compiled(session->reporter);
@@ -105,7 +118,7 @@ static enum pd_err score_all(struct score *s, bool averaged, enum train_stop *re
     return err;
 }
 
-/* The weights, then their averages where the checkpoint holds some. Hands the points over when all are there:
+/* The weights, then their averages where the checkpoint has some. Hands the points over when all are there:
  * an evaluation that was stopped leaves none. */
 static enum pd_err score(struct score *s, const struct data_st *st, enum train_stop *ret_stop,
                          struct pd_why *why)
@@ -117,7 +130,7 @@ static enum pd_err score(struct score *s, const struct data_st *st, enum train_s
                  (long long)s->session.setup.info->count[DATA_VAL], config->evaluate.run,
                  (long long)config->evaluate.step);
     *ret_stop = TRAIN_STOP_NONE;
-    for (int averaged = 0; averaged <= (config->train.ema > 0); averaged++) {
+    for (int averaged = 0; averaged <= s->averages; averaged++) {
         err = averaged ? model_store_read_averages(s->store, st, why) : model_store_read(s->store, st, why);
         if (err == PD_OK)
             err = score_all(s, averaged, ret_stop, why);

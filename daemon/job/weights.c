@@ -7,15 +7,11 @@
 #include "daemon/job/internal.h"
 
 /* No path, seed, length or rate: those belong to a run. */
-static const char *const kept[] = {"/data/dataset",
-                                   "/data/image_size",
-                                   "/data/context",
-                                   "/data/tokenizer",
-                                   "/data/zero_is_padding",
-                                   "/data/augment/eval_crop",
-                                   "/data/augment/interpolation",
-                                   "/train/precision",
-                                   "/schema"};
+static const char *const kept[] = {"/data/dataset",           "/data/image_size",
+                                   "/data/context",           "/data/lra_len",
+                                   "/data/tokenizer",         "/data/zero_is_padding",
+                                   "/data/augment/eval_crop", "/data/augment/interpolation",
+                                   "/train/precision",        "/schema"};
 
 /* NULL: there is no such data set. */
 static const struct job_dataset_info *dataset_of(const char *name)

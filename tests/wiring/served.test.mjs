@@ -2,12 +2,14 @@
 // and classes, probabilities, log-probabilities and sampled texts must be those of the formulas for that file's weights
 // (fields.test.mjs holds the weights themselves). Models are served in f32, so these jobs train in it.
 import assert from 'node:assert/strict';
+import { mkdirSync, writeFileSync } from 'node:fs';
+import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { png } from './reference/data/files.mjs';
 import { network } from './reference/networks.mjs';
 import { logSoftmax, pick } from './reference/sampling.mjs';
 import { Tape } from './reference/tape.mjs';
-import { Rig, SIDE, TRAIN, VAL, imageJob, labelJob, merge, nystromJob, swinJob, textJob, xcitJob } from './rig.mjs';
+import { Rig, SIDE, TRAIN, VAL, imageJob, labelJob, merge, noise, nystromJob, nystromLabels, swinJob, textJob, xcitJob } from './rig.mjs';
 import { until } from '../lib/daemon.mjs';
 
 let rig;
@@ -119,6 +121,46 @@ Object.entries(solvers).forEach(([what, job], i) => test(`a classifier of sequen
     assert.deepEqual(output(reply, 'label'), expected.map(row => names[row.indexOf(Math.max(...row))]));
     // The mean is over all positions: a part of a sequence is another sequence, and is not read in its place.
     await assert.rejects(infer(name, { name: 'text', datatype: 'BYTES', shape: [1], data: ['[MAX 1 2 3 4 5 6 7 8 9 0 1 ]'] }), /the text has 13 tokens, the model 12 positions/);
+}));
+
+test('of a long text a network with landmarks reads what it read in training', { timeout: 120000 }, async () => {
+    const job = nystromLabels({ train: { steps: 1 } }), model = await served('beginnings', job), { vocabulary } = rig.feed(job), { context } = job.model;
+    const texts = ['abcdefgabc', 'abcdefg', 'ab'], tokens = text => [...text].map(c => vocabulary.findIndex(b => b.equals(Buffer.from(c))));
+    const expected = texts.map(text => classify(model, { tokens: Array.from({ length: context }, (_, k) => tokens(text)[k] ?? 0), last: Math.min(text.length, context) - 1 }));
+    allNear(output(await infer('beginnings', { name: 'text', datatype: 'BYTES', shape: [3], data: texts }), 'logits'), expected.flat(), 'logits');
+});
+
+/* Longer than the 1000 bytes that the Long Range Arena reads of a text, at most as long as both networks have positions, and longer still. */
+const reviews = [900, 1000, 1010, 1020, 1500].map((length, i) => Buffer.from(noise(length, 60 + i).map(x => 97 + x % 9)).toString());
+const reviewers = {
+    'a nystrom': nystromJob({ model: { depth: 1, context: 1024, landmarks: 4 } }),
+    'a gpt': textJob({ model: { depth: 1, context: 1024 } }),
+    'a gpt without the cut': textJob({ model: { depth: 1, context: 1024 }, data: { lra_len: 'paper' } }),
+};
+Object.entries(reviewers).forEach(([what, job], i) => test(`/data/lra_len: a text is served as it is evaluated, before its weights went out and in and after: ${what}`, { timeout: 120000 }, async () => {
+    const name = `reviews${i}`, folder = path.join(rig.folder, 'imdb');
+    mkdirSync(folder, { recursive: true });
+    for (const part of ['train', 'test'])
+        writeFileSync(path.join(folder, `${part}.tsv`), reviews.map((text, k) => `${k % 2}\t${k}\t${text}\n`).join(''));
+    const { run } = await rig.run(merge(job, { register: name, data: { dataset: 'imdb', path: 'tests/imdb', split: { rule: 'given' } }, diagnostics: { every: 0, probe_batch: 1 },
+        train: { steps: 2, precision: 'fp32', batch: 2, optimizer: { lr: 0.05 } } }));
+    const { run: scored } = await rig.daemon.submit({ kind: 'evaluate', run: run.id, checkpoint: 'best', split: 'test', resources: { device: 'cpu' } });
+    await rig.daemon.reach(scored, 'succeeded');
+    const { series } = await rig.daemon.get(`/api/v1/runs/${scored}/series?key=loss/test`), loss = series[0].data[0].mean;
+    await until('the version', () => rig.daemon.get(`/api/v1/models/${name}/versions/1`));
+    const weights = await (await fetch(`${rig.daemon.url}/api/v1/models/${name}/versions/1/weights`)).arrayBuffer();
+    const uploaded = await fetch(`${rig.daemon.url}/api/v1/models/${name}again/versions`, { method: 'POST', headers: { 'Content-Type': 'application/octet-stream' }, body: weights });
+    assert.ok(uploaded.ok, `uploaded: ${uploaded.status}`);
+    const asIds = text => [...Buffer.from(text)].map(byte => byte + 1).join(' '); // what went out has no tokenizer
+    for (const [model, write] of [[name, text => text], [`${name}again`, asIds]]) {
+        await rig.daemon.post(`/api/v1/models/${model}/versions/1/load`);
+        const ask = async data => output(await infer(model, { name: 'text', datatype: 'BYTES', shape: [data.length], data: data.map(write) }), 'logits'), logits = await ask(reviews);
+        const losses = reviews.map((_, k) => -logSoftmax(logits.slice(2 * k, 2 * k + 2))[k % 2]);
+        assert.ok(near(losses.reduce((a, b) => a + b) / losses.length, loss), `${model}: ${losses.reduce((a, b) => a + b) / losses.length}, evaluated ${loss}`);
+        const cut = job.data.lra_len === 'paper' ? 1024 : 1000, [begin, other] = [cut, cut - 24].map(length => reviews.map(text => text.slice(0, length)));
+        allNear(logits, await ask(begin), `${model}: the first ${cut}`);
+        assert.ok((await ask(other)).some((x, k) => !near(x, logits[k], 1e-4)), 'the tokens at the end make no difference');
+    }
 }));
 
 const ids = text => [...Buffer.from(text)];

@@ -77,16 +77,16 @@ static enum pd_err too_many(const struct serve *s, size_t count, struct pd_why *
                    positions_of(s), model_spec(s->model)->pairs ? " for each text" : "");
 }
 
-/* The tokens of a text; *ret_count: how many. */
+/* The tokens of a text, as many as training would read; *ret_count: how many. */
 static enum pd_err put_tokens(const struct serve *s, const char *text, size_t len, int32_t *to,
                               int32_t *ret_count, struct pd_why *why)
 {
-    const size_t most = positions_of(s);
+    const size_t fit = positions_of(s), most = s->most && s->most < fit ? s->most : fit;
     struct data_ids ids = {0};
     enum pd_err err = data_tokenizer_encode(s->tokenizer, text, len, false, &ids, why);
 
-    /* What averages over all its positions has no use for a beginning of a sequence. */
-    if (err == PD_OK && model_spec(s->model)->landmarks && ids.count > most)
+    /* What averages over all its positions, and never read the beginning of a sequence, has no use for one. */
+    if (err == PD_OK && model_spec(s->model)->landmarks && !s->cuts && ids.count > most)
         err = too_many(s, ids.count, why);
     if (err == PD_OK) {
         *ret_count = (int32_t)(ids.count < most ? ids.count : most);

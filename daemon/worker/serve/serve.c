@@ -63,6 +63,18 @@ enum pd_err serve_bucket_add(struct serve *s, struct pk_graph *graph, int32_t si
     return model_store_bind(s->store, b->exec, graph, why);
 }
 
+/* How training read its texts. */
+static void take_texts(struct serve *s, const struct job_config *c)
+{
+    const struct job_dataset_info *set = job_dataset_info((enum job_dataset)c->data.dataset);
+
+    /* What training cut off is not read either. */
+    if (c->data.context > 0 && c->data.context < s->info.positions)
+        s->info.positions = c->data.context;
+    s->most = c->data.lra_len == JOB_LRA_LEN_REFERENCE ? (size_t)set->cut : 0;
+    s->cuts = !set->generated;
+}
+
 /* Only what the model's inputs and outputs depend on is taken from the document: the shape of the network
  * stands in the checkpoint itself. */
 static enum pd_err check_job(struct serve *s, const struct serve_options *o, struct pd_why *why)
@@ -80,9 +92,7 @@ static enum pd_err check_job(struct serve *s, const struct serve_options *o, str
         data_tokenizer_kind(s->tokenizer) == DATA_TOKENIZER_BYTES)
         err = pd_fail(why, PD_ERR_CORRUPT,
                       "#/data/tokenizer is not bytes, but checkpoint '%s' has no tokenizer", o->checkpoint);
-    /* What training cut off is not read either. */
-    if (config->data.context > 0 && config->data.context < s->info.positions)
-        s->info.positions = config->data.context;
+    take_texts(s, config);
     if (config->data.augment.eval_crop > 0)
         s->fit.crop = config->data.augment.eval_crop;
     s->fit.filter = (enum data_filter)config->data.augment.interpolation;

@@ -16,8 +16,8 @@ let rig;
 before(async () => { rig = await Rig.start(); });
 after(() => rig?.stop());
 
-/** Trains, registers the best checkpoint, loads it; gives the weights that must answer. */
-async function served(name, job, averaged = false) {
+/** Trains, registers the best checkpoint, loads it; gives the weights that must answer. `like`: a job of the same network whose data the reference reads. */
+async function served(name, job, averaged = false, like = job) {
     const got = await rig.run(merge(job, { register: name, train: { precision: 'fp32' } }));
     const key = averaged ? 'acc/val_ema' : got.series.has('acc/val') ? 'acc/val' : 'loss/val', points = [...got.series.get(key)];
     const better = key === 'loss/val' ? (a, b) => a < b : (a, b) => a > b;
@@ -30,7 +30,7 @@ async function served(name, job, averaged = false) {
     for (const tensor of tensors.keys())
         if (!/^(optim|ema|polyd)\./.test(tensor))
             params.set(tensor, { data: tensors.get(averaged ? `ema.${tensor}` : tensor).data });
-    return { params, s: rig.settings(job) };
+    return { params, s: rig.settings(like) };
 }
 
 function classify({ s, params }, image) {
@@ -121,7 +121,24 @@ Object.entries(solvers).forEach(([what, job], i) => test(`a classifier of sequen
     assert.deepEqual(output(reply, 'label'), expected.map(row => names[row.indexOf(Math.max(...row))]));
     // The mean is over all positions: a part of a sequence is another sequence, and is not read in its place.
     await assert.rejects(infer(name, { name: 'text', datatype: 'BYTES', shape: [1], data: ['[MAX 1 2 3 4 5 6 7 8 9 0 1 ]'] }), /the text has 13 tokens, the model 12 positions/);
+    await rawExpressions(name, { ...model, vocabulary, context });
 }));
+
+/** ListOps as the Long Range Arena writes it: parentheses are no tokens, and no other word has an embedding that was trained. */
+async function rawExpressions(name, { vocabulary, context, ...model }) {
+    const clean = ['[MAX 1 2 ]', '[SM 9 [MIN 4 5 ] 3 ]'], raw = ['( ( ( [MAX 1 ) 2 ) ] )', '( ( ( ( [SM 9 ) ( ( ( [MIN 4 ) 5 ) ] ) ) 3 ) ] )'];
+    const tokens = text => text.split(' ').map(word => vocabulary.findIndex(b => b.equals(Buffer.from(`${word} `))));
+    const expected = clean.map(text => classify(model, { tokens: Array.from({ length: context }, (_, k) => tokens(text)[k] ?? 0), last: tokens(text).length - 1 }));
+    allNear(output(await infer(name, { name: 'text', datatype: 'BYTES', shape: [2], data: raw }), 'logits'), expected.flat(), 'logits of raw expressions');
+    await assert.rejects(infer(name, { name: 'text', datatype: 'BYTES', shape: [2], data: ['7', '[MAX 1 two ]'] }), /400.*text 1: 'two' is not a token of ListOps/);
+}
+
+test('/data/dataset: an expression of ListOps is served as it was read from the file', { timeout: 120000 }, async () => {
+    const rows = Array.from({ length: 100 }, (_, i) => `( ( ( [M${['AX', 'IN'][i % 2]} ${i % 7} ) ${i % 10} ) ] )\t${i % 10}\n`);
+    writeFileSync(path.join(rig.folder, 'expressions.tsv'), `Source\tTarget\n${rows.join('')}`);
+    const like = nystromJob(), job = nystromJob({ data: { dataset: 'listops', path: 'tests/expressions.tsv', split: { rule: 'count', train: 80, val: 7, test: undefined } }, train: { steps: 1 } });
+    await rawExpressions('expressions', { ...await served('expressions', job, false, like), vocabulary: rig.feed(like).vocabulary, context: job.model.context });
+});
 
 test('of a long text a network with landmarks reads what it read in training', { timeout: 120000 }, async () => {
     const job = nystromLabels({ train: { steps: 1 } }), model = await served('beginnings', job), { vocabulary } = rig.feed(job), { context } = job.model;

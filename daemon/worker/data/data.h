@@ -307,6 +307,11 @@ bool data_bad_next(const struct data_set *set, char name[256], char reason[256])
 /* Draws the 28 x 28 picture of one generated digit, 0..9. A pure function of its arguments. */
 void data_digit_draw(uint64_t seed, int64_t index, int digit, uint8_t pixels[28 * 28]);
 
+/* Appends a ListOps text of the Long Range Arena to `out` without parentheses. PD_ERR_INVALID: a word is not a token of
+ * ListOps; the sentence names it. */
+PD_NODISCARD enum pd_err data_listops_clean(const char *text, size_t len, struct pd_buf *out,
+                                            struct pd_why *why);
+
 /* Default mean and standard deviation of each channel for images of `channels` channels: those of ImageNet for three,
  * else those of MNIST's training part in all entries. */
 void data_normalisation(int channels, float mean[3], float std[3]);

@@ -26,7 +26,3 @@ PD_NODISCARD enum pd_err data_sequences_tokenizer(enum data_dataset kind, struct
 /* Replaces the content of `out` by sequence `number`, and returns its class. A pure function of its arguments. */
 PD_NODISCARD enum pd_err data_sequence_make(const struct data_sequences *s, uint64_t number,
                                             struct pd_buf *out, int *ret_class, struct pd_why *why);
-/* Appends a ListOps text of the Long Range Arena to `out` without parentheses. PD_ERR_INVALID: a word is not a token of
- * ListOps; the sentence names it. */
-PD_NODISCARD enum pd_err data_listops_clean(const char *text, size_t len, struct pd_buf *out,
-                                            struct pd_why *why);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/worker/data/data.h"
 #include "daemon/worker/data/safetensors.h"
 #include "daemon/worker/serve/internal.h"
 #include "kernels/base/json.h"
@@ -97,6 +98,23 @@ static enum pd_err put_tokens(const struct serve *s, const char *text, size_t le
     return err;
 }
 
+/* The expression without what training leaves out. Words of no expression would become <unk>, which was never trained. */
+static enum pd_err put_expression(const struct serve *s, const char *text, size_t len, int32_t *to,
+                                  int32_t *ret_count, struct pd_why *why)
+{
+    struct pd_buf clean;
+    enum pd_err err;
+
+    pd_buf_init(&clean, 0);
+    err = data_listops_clean(text, len, &clean, why);
+    if (err == PD_OK && pd_buf_err(&clean) != PD_OK)
+        err = pd_fail(why, PD_ERR_NOMEM, "no memory for a text");
+    if (err == PD_OK)
+        err = put_tokens(s, clean.data ? clean.data : "", clean.len, to, ret_count, why);
+    pd_buf_done(&clean);
+    return err;
+}
+
 enum pd_err serve_text_read(const struct serve *s, const void *text, size_t len, int32_t *to,
                             struct pd_why *why)
 {
@@ -109,7 +127,7 @@ enum pd_err serve_text_read(const struct serve *s, const void *text, size_t len,
         return pd_fail(why, PD_ERR_INVALID,
                        "the model reads two texts separated by a tab; the text has no tab");
     memset(to, 0, serve_text_ints(s) * sizeof *to);
-    err = put_tokens(s, text, first, to + 1, &to[0], why);
+    err = (s->listops ? put_expression : put_tokens)(s, text, first, to + 1, &to[0], why);
     return err == PD_OK && tab
                ? put_tokens(s, tab + 1, len - first - 1, to + 1 + s->info.positions / 2, &to[0], why)
                : err;

@@ -69,8 +69,9 @@ struct serve {
     const char **labels;
     struct data_eval_fit fit;         /* images: preprocessing */
     struct data_tokenizer *tokenizer; /* of tokens */
-    size_t most; /* texts: tokens that training read of one, by its data set; 0: as many as positions */
-    bool cuts;   /* texts: training read the beginning of a longer one */
+    size_t most;  /* texts: tokens that training read of one, by its data set; 0: as many as positions */
+    bool cuts;    /* texts: training read the beginning of a longer one */
+    bool listops; /* texts: expressions of ListOps */
     /* language */
     int32_t heads, cache_length;
     enum serve_memory_kind memory_kind;

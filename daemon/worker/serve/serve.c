@@ -73,6 +73,9 @@ static void take_texts(struct serve *s, const struct job_config *c)
         s->info.positions = c->data.context;
     s->most = c->data.lra_len == JOB_LRA_LEN_REFERENCE ? (size_t)set->cut : 0;
     s->cuts = !set->generated;
+    s->listops = (c->data.dataset == JOB_DATASET_LISTOPS || c->data.dataset == JOB_DATASET_LISTOPS_GEN) &&
+                 s->tokenizer &&
+                 data_tokenizer_kind(s->tokenizer) == DATA_TOKENIZER_WORDS; /* an upload may read ids */
 }
 
 /* Only what the model's inputs and outputs depend on is taken from the document: the shape of the network

@@ -129,7 +129,7 @@ PD_NODISCARD enum pd_err serve_picture_read(const struct serve *s, const void *b
 
 /* Size of an encoded text, and the encoding: the number of tokens (all, or the first ones where training would have cut:
  * by the data set, else at `positions` of struct serve_info), the tokens, then zeros. PD_ERR_INVALID: a character outside
- * the tokenizer's vocabulary, or too many tokens for a network with landmarks whose
+ * the tokenizer's vocabulary, a word that is none of ListOps, or too many tokens for a network with landmarks whose
  * training cut none. Any thread may call. */
 size_t serve_text_ints(const struct serve *s);
 /* Maximum number of texts in one request: SERVE_TEXTS_MAX, fewer for very long texts. */

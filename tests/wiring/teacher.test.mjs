@@ -1,12 +1,15 @@
 // A model that learns from a registered one: the teacher is trained and registered by the daemon, its weights are read from
 // the file, and every number of the student's run is recomputed with what these weights say of each image.
 import assert from 'node:assert/strict';
+import { mkdirSync, writeFileSync } from 'node:fs';
+import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { until } from '../lib/daemon.mjs';
 import { numbers } from './reference/deit.mjs';
 import { network } from './reference/networks.mjs';
 import { train } from './reference/train.mjs';
-import { Rig, SIDE, TRAIN, agree, differences, imageJob, merge, parametersOf } from './rig.mjs';
+import { Rig, SIDE, TRAIN, agree, differences, imageJob, merge, noise, parametersOf } from './rig.mjs';
+import { png } from './reference/data/files.mjs';
 
 let rig, teacher;
 before(async () => {
@@ -104,6 +107,20 @@ test('a teacher of other classes or another image size is refused with both numb
     assert.match(await refused(student({ model: 'wide' })), /#\/train\/teacher\/model: wide:1 reads images of 28 x 28, the job's are 8 x 8|has \d+ classes, the data have \d+/);
     const { run } = await rig.daemon.submit(student());
     await rig.daemon.reach(run, 'succeeded');
+});
+
+test('a teacher of as many classes with other names is refused with the first that differs', async () => {
+    const put = (folder, names) => names.forEach((name, i) => ['train', 'val'].forEach(part => Array.from({ length: 4 }, (_, k) => {
+        const file = path.join(rig.folder, folder, part, name, `${k}.png`);
+        mkdirSync(path.dirname(file), { recursive: true });
+        writeFileSync(file, png({ height: SIDE, width: SIDE, channels: 3, data: noise(3 * SIDE * SIDE, 80 + 8 * i + k) }));
+    })));
+    put('pets', ['cat', 'dog', 'fish']);
+    put('birds', ['cat', 'crow', 'dog']);
+    const of = folder => ({ data: { dataset: 'image_folder', path: `tests/${folder}` } });
+    await rig.taught('vet', imageJob(merge(of('pets'), { train: { steps: 1 } })));
+    assert.match(await refused(student({ model: 'vet' }, of('birds'))), /#\/train\/teacher\/model: class 1 is 'crow', but 'dog' in vet:1/);
+    await rig.daemon.post('/api/v1/jobs?dry_run=1', student({ model: 'vet' }, of('pets')));
 });
 
 test('/train/teacher: without one there is no distillation head, and without that head no teacher', async () => {

@@ -321,6 +321,23 @@ static enum pd_err make_model(struct train_setup *s, const struct job_config *c,
     return err == PD_OK ? set_task(s, c, why) : err;
 }
 
+/* Names of the classes, where both have some. `field` of the document names the data or the file, `whose` the file. */
+static enum pd_err check_classes(const struct data_info *d, const struct data_st *st, const char *field,
+                                 const char *whose, struct pd_why *why)
+{
+    const char *at = data_st_meta(st, "polyd.data.classes");
+
+    for (int32_t i = 0; at && d->class_names && i < d->classes; i++) {
+        size_t len = strcspn(at, "\n");
+
+        if (strlen(d->class_names[i]) != len || memcmp(d->class_names[i], at, len) != 0)
+            return pd_fail(why, PD_ERR_INVALID, "#%s: class %d is '%.80s', but '%.*s' in %s", field, i,
+                           d->class_names[i], (int)(len < 80 ? len : 80), at, whose);
+        at += len + (at[len] == '\n');
+    }
+    return PD_OK;
+}
+
 enum pd_err train_setup_init(struct train_setup *s, struct job_config *c, const struct data_root *roots,
                              size_t root_count, const char *cache, const char *state_dir, int rank,
                              bool headers_only, struct pd_why *why)
@@ -371,6 +388,8 @@ enum pd_err train_setup_init(struct train_setup *s, struct job_config *c, const 
     }
     if (c->train.teacher.present) {
         err = teacher_init(&s->teacher, c, state_dir, s->info, s->task, model_spec(s->model), why);
+        if (err == PD_OK)
+            err = check_classes(s->info, s->teacher.st, "/train/teacher/model", c->train.teacher.model, why);
         if (err != PD_OK)
             return err;
         s->options.distil = &s->teacher.distil;
@@ -380,23 +399,6 @@ enum pd_err train_setup_init(struct train_setup *s, struct job_config *c, const 
 }
 
 /* ---- an evaluation ---- */
-
-/* Names of the classes, where both have some. */
-static enum pd_err check_classes(const struct data_info *d, const struct data_st *st, struct pd_why *why)
-{
-    const char *at = data_st_meta(st, "polyd.data.classes");
-
-    for (int32_t i = 0; at && d->class_names && i < d->classes; i++) {
-        size_t len = strcspn(at, "\n");
-
-        if (strlen(d->class_names[i]) != len || memcmp(d->class_names[i], at, len) != 0)
-            return pd_fail(why, PD_ERR_INVALID,
-                           "#/data/path: class %d is '%.80s', but '%.*s' in the checkpoint", i,
-                           d->class_names[i], (int)(len < 80 ? len : 80), at);
-        at += len + (at[len] == '\n');
-    }
-    return PD_OK;
-}
 
 static enum pd_err check_tokenizer(const struct data_tokenizer *t, const struct data_st *st,
                                    struct pd_why *why)
@@ -431,7 +433,7 @@ static enum pd_err check_fits(const struct data_info *d, const struct data_st *s
     if (d->classes != spec.classes)
         return pd_fail(why, PD_ERR_INVALID, "#/data/dataset: it has %d classes, the checkpoint %d",
                        d->classes, spec.classes);
-    err = check_classes(d, st, why);
+    err = check_classes(d, st, "/data/path", "the checkpoint", why);
     return err == PD_OK ? check_tokenizer(d->tokenizer, st, why) : err;
 }
 

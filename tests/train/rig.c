@@ -81,6 +81,8 @@ static void on_event(void *user, const char *kind, const char *text, const char 
     snprintf(b->events + n, sizeof b->events - n, "%s;", kind);
     if (!strcmp(kind, "compiled"))
         snprintf(b->compiled, sizeof b->compiled, "%s", fields);
+    if (!strcmp(kind, "bad_picture"))
+        snprintf(b->bad + strlen(b->bad), sizeof b->bad - strlen(b->bad), "%s;", fields);
 }
 
 static void on_phase(void *user, const char *text)

@@ -50,6 +50,7 @@ struct book {
     size_t count;
     char events[4096];  /* "kind;" for each event, "phase:TEXT;" and "phase;" for a phase and its end */
     char compiled[200]; /* fields of event compiled */
+    char bad[600];      /* "fields;" for each event bad_picture */
     int written, written_best;
     char last_path[1024];
     int64_t progress;

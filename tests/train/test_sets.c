@@ -95,6 +95,47 @@ static void test_cropped_images_learn_and_stop_bit_identically(void **state)
     close_book(&four);
 }
 
+/* Pictures of one colour, 8 x 8. */
+static const uint8_t png[] = {0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a, 0x00, 0x00, 0x00, 0x0d, 0x49,
+                              0x48, 0x44, 0x52, 0x00, 0x00, 0x00, 0x08, 0x00, 0x00, 0x00, 0x08, 0x08, 0x02,
+                              0x00, 0x00, 0x00, 0x4b, 0x6d, 0x29, 0xdc, 0x00, 0x00, 0x00, 0x11, 0x49, 0x44,
+                              0x41, 0x54, 0x78, 0xda, 0x63, 0x38, 0xa1, 0xa1, 0x81, 0x15, 0x31, 0x0c, 0x2d,
+                              0x09, 0x00, 0x82, 0x5d, 0x46, 0x01, 0x17, 0x62, 0x89, 0x75, 0x00, 0x00, 0x00,
+                              0x00, 0x49, 0x45, 0x4e, 0x44, 0xae, 0x42, 0x60, 0x82};
+
+#define PICTURES                                                                                             \
+    "{\"model\":{\"preset\":\"vit_micro\",\"width\":16,\"depth\":1,\"heads\":2,\"patch\":8},"                \
+    "\"data\":{\"dataset\":\"image_folder\",\"path\":\"box/p\",\"image_size\":8},"                           \
+    "\"diagnostics\":{\"every\":0},\"resources\":{\"device\":\"cpu\",\"threads\":1},"                        \
+    "\"train\":{\"steps\":4,\"batch\":4,\"eval_every\":2,\"optimizer\":{\"lr\":0.01},"                       \
+    "\"checkpoint_every\":{\"steps\":2}}}"
+
+static void put_pictures(const char *class, int count)
+{
+    char name[100];
+
+    for (int i = 0; i < count; i++) {
+        snprintf(name, sizeof name, "p/%s/%s/%d.png", i % 2 ? "train" : "val", class, i);
+        put(name, png, sizeof png);
+    }
+}
+
+static void test_damaged_pictures_are_reported_by_name(void **state)
+{
+    struct train_outcome out;
+    struct book b = {0};
+    struct pd_why why = {""};
+
+    (void)state;
+    put_pictures("cat", 8);
+    put_pictures("golden retriever", 8);
+    put("p/train/golden retriever/not one.png", "no picture", 10);
+    if (run(PICTURES, &b, NULL, 1, &out, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    assert_string_equal(b.bad, "file=train/golden retriever/not one.png;");
+    close_book(&b);
+}
+
 static const char words_job[] =
     "{\"model\":{\"preset\":\"gpt_micro\",\"width\":16,\"depth\":1,\"heads\":2,\"context\":8},"
     "\"data\":{\"dataset\":\"ptb\",\"path\":\"box/"
@@ -192,6 +233,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_cropped_images_learn_and_stop_bit_identically, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_damaged_pictures_are_reported_by_name, setup, teardown),
         cmocka_unit_test_setup_teardown(test_words_stop_bit_identically_and_travel_with_the_checkpoint, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_checkpoint_of_other_data_is_refused, setup, teardown),

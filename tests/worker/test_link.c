@@ -192,6 +192,37 @@ static void test_link_resends_what_was_not_committed(void **state)
     assert_int_equal(stats.acked, 3);
 }
 
+static void expect_pairs(struct fixture *f, const char *const *want)
+{
+    uint8_t payload[4096];
+    struct wire_header h = expect(f, WIRE_EVENT, payload, sizeof payload);
+    struct wire_field field;
+    size_t pos = 0;
+
+    while (wire_next(payload, h.len, &pos, &field, NULL))
+        if (field.tag == WIRE_TAG_PAIR) {
+            assert_non_null(*want);
+            assert_int_equal(field.len, strlen(*want));
+            assert_memory_equal(field.bytes, *want, field.len);
+            want++;
+        }
+    assert_null(*want);
+}
+
+static void test_link_event_leaves_names_of_files_whole(void **state)
+{
+    struct fixture *f = *state;
+
+    link_up(f, (struct link_options){.spool_path = f->spool});
+    link_event(f->link, "k", "text", "a=1 b=2");
+    link_event(f->link, "bad_picture", "text", "file=train/golden retriever/a b=c .jpg");
+    link_event(f->link, "checkpoint_removed", "text", "step=7 path=/var/my state/step-7.safetensors");
+    welcome(f, 0);
+    expect_pairs(f, (const char *const[]){"a=1", "b=2", NULL});
+    expect_pairs(f, (const char *const[]){"file=train/golden retriever/a b=c .jpg", NULL});
+    expect_pairs(f, (const char *const[]){"step=7", "path=/var/my state/step-7.safetensors", NULL});
+}
+
 static void test_link_metrics_go_before_the_checkpoint_that_follows_them(void **state)
 {
     struct fixture *f = *state;
@@ -612,6 +643,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_link_resends_what_was_not_committed),
+        TEST(test_link_event_leaves_names_of_files_whole),
         TEST(test_link_metrics_go_before_the_checkpoint_that_follows_them),
         TEST(test_link_knows_which_checkpoints_are_recorded),
         TEST(test_link_flushes_a_lone_point_within_a_second),

@@ -96,7 +96,8 @@ bool link_tuned_report(struct link *l, const struct link_tuned *of, const char *
 /* ---- data (numbered, stored until committed) ------------------------------------------------ */
 
 void link_metric(struct link *l, const char *key, int64_t step, int64_t time_us, double value);
-/* `pairs`: "key=value" separated by blanks; NULL = none. */
+/* `pairs`: "key=value" separated by blanks; NULL = none. The value of `file` or `path` may hold blanks: it ends with the
+ * text. */
 void link_event(struct link *l, const char *kind, const char *text, const char *pairs);
 void link_checkpoint(struct link *l, const char *kind, const char *path, int64_t step, uint64_t bytes,
                      const char *digest_hex, double value);

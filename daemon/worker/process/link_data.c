@@ -74,6 +74,11 @@ static void begin_data(struct link *l, struct pd_buf *b, enum wire_type type)
     wire_put_u64(b, WIRE_TAG_TIME_US, (uint64_t)pd_clock_wall_us());
 }
 
+static bool may_hold_blanks(const char *pair)
+{
+    return !strncmp(pair, "file=", 5) || !strncmp(pair, "path=", 5);
+}
+
 void link_event(struct link *l, const char *kind, const char *text, const char *pairs)
 {
     struct pd_buf b;
@@ -84,7 +89,7 @@ void link_event(struct link *l, const char *kind, const char *text, const char *
     if (text)
         wire_put_text(&b, WIRE_TAG_TEXT, text);
     for (const char *at = pairs ? pairs : ""; *at;) {
-        size_t len = strcspn(at, " ");
+        size_t len = may_hold_blanks(at) ? strlen(at) : strcspn(at, " ");
 
         if (len)
             wire_put_bytes(&b, WIRE_TAG_PAIR, at, len);

@@ -103,7 +103,7 @@ struct train_host {
     /* kind: "inputs" (digests of the data and the program), "start", "started_from", "resume", "checkpoint_fallback",
      * "checkpoint_removed", "checkpoint_failed", "nonfinite", "bad_picture", "early_stop", "tested", "bf16", "compiled" (kernels made for formulas at
      * this start: fields kernels, programs, found (in the cache), seconds), or a kind of data_warnings (data.h). fields: "key=value" pairs,
-     * blank-separated. */
+     * blank-separated; `file` and `path` are last and may hold blanks. */
     void (*event)(void *user, const char *kind, const char *text, const char *fields);
     void (*progress)(void *user, int64_t step, int64_t total);
     /* What the run does between steps that takes long, such as "compiling kernels of formulas: gradients in bf16 (2 of 4)";

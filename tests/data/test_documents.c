@@ -144,6 +144,33 @@ static void test_documents_have_the_parts_that_their_folders_name(void **state)
     }
 }
 
+/* Of a folder of its own a part takes whole documents too. */
+static void test_documents_of_a_shortened_part_are_whole(void **state)
+{
+    struct data_set *set = NULL;
+    struct data_options o = options(DATA_TOKENIZER_BYTES, "box/books");
+
+    (void)state;
+    put("books/train/1.txt", "train", 5, false);
+    put("books/val/1.txt", "one", 3, false);
+    put("books/val/2.txt", "two", 3, false);
+    put("books/test/1.txt", "first", 5, false);
+    put("books/test/2.txt", "second", 6, false);
+    o.amount[DATA_VAL] = 6;
+    o.amount[DATA_TEST] = 12;
+    want_open(&o, &set);
+    want_part(set, DATA_TRAIN, "train\n");
+    want_part(set, DATA_VAL, "one\n");
+    want_part(set, DATA_TEST, "first\n");
+    set = data_free(set);
+    o.amount[DATA_VAL] = 8;
+    o.amount[DATA_TEST] = 13;
+    want_open(&o, &set);
+    want_part(set, DATA_VAL, "one\ntwo\n");
+    want_part(set, DATA_TEST, "first\nsecond\n");
+    data_free(set);
+}
+
 static void test_documents_sizes_are_those_of_a_dry_run(void **state)
 {
     (void)state;
@@ -269,6 +296,7 @@ int main(void)
         T(test_documents_come_in_the_order_of_their_paths),
         T(test_documents_of_one_text_are_cached_apart),
         T(test_documents_have_the_parts_that_their_folders_name),
+        T(test_documents_of_a_shortened_part_are_whole),
         T(test_documents_sizes_are_those_of_a_dry_run),
         T(test_documents_that_cannot_be_read_are_named),
         T(test_scored_sets_are_cut_by_the_tokenizer_that_is_lent),

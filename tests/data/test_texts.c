@@ -124,6 +124,31 @@ static void test_folder_of_parts(void **state)
     data_free(set);
 }
 
+/* A part that is the beginning of a file of its own. */
+static void test_no_character_of_a_shortened_file_is_torn(void **state)
+{
+    struct data_options o = options(DATA_TOKENIZER_CHARS);
+    struct data_set *set = NULL;
+    char accents[203] = "";
+
+    (void)state;
+    for (int i = 0; i < 101; i++)
+        strcat(accents, "\xc3\xa9");
+    o.dataset = DATA_SET_TEXTS;
+    o.path = "box/ptb";
+    o.rule = DATA_SPLIT_STANDARD;
+    o.amount[DATA_VAL] = 101; /* between the two bytes of the 51st */
+    o.amount[DATA_TEST] = 4;
+    put("ptb/train.txt", accents, strlen(accents), false);
+    put("ptb/valid.txt", accents, strlen(accents), false);
+    put("ptb/test.txt", "abc\xc3\xa9z", 6, false);
+    want_open(&o, &set);
+    assert_int_equal(data_info(set)->tokens[DATA_TRAIN], 101);
+    assert_int_equal(data_info(set)->tokens[DATA_VAL], 50);
+    assert_int_equal(data_info(set)->tokens[DATA_TEST], 3);
+    data_free(set);
+}
+
 /* Of the files that a folder may hold, each part takes its own, by whatever name it has. */
 static void test_each_part_of_a_folder_is_its_own_file(void **state)
 {
@@ -553,6 +578,7 @@ int main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         T(test_each_tokenizer_cuts_once),
         T(test_no_character_is_torn),
+        T(test_no_character_of_a_shortened_file_is_torn),
         T(test_folder_of_parts),
         T(test_a_text_that_is_left_is_the_test_part),
         T(test_each_part_of_a_folder_is_its_own_file),

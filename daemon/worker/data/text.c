@@ -179,8 +179,21 @@ static int64_t whole_documents(const struct data_ends *d, int64_t at, int64_t st
     return low && d->at[low - 1] > at ? d->at[low - 1] : stop;
 }
 
-/* Lays parts of a text one behind the other. A document, or where there are none a character, is not torn in two: it
- * goes to the next part, or at the end to none. */
+/* The end of a part of `bytes` bytes from `at` in a text that ends at `end`. A document, or where there are none a
+ * character, is not torn in two: the part ends before it. */
+static int64_t end_of_part(const struct data_set *set, const struct data_options *o, int64_t at,
+                           int64_t bytes, int64_t end)
+{
+    int64_t stop = whole_documents(&set->document, at, at + bytes);
+
+    while (o->tokenizer != DATA_TOKENIZER_BYTES && set->text && bytes && stop > at && stop < end &&
+           inside_character(set->text[stop]))
+        stop--;
+    return stop;
+}
+
+/* Lays parts of a text one behind the other. What a part of the training text leaves of its last document or character
+ * goes to the next part, or at the end to none; a part with a file of its own leaves it to none. */
 static void lay_out(const struct data_set *set, const struct data_options *o,
                     const int64_t given[DATA_SPLITS], struct places *p)
 {
@@ -192,13 +205,11 @@ static void lay_out(const struct data_set *set, const struct data_options *o,
 
         if (standard && part != DATA_TRAIN && given[part]) { /* a file of its own */
             p->start[part] = own;
+            p->bytes[part] = end_of_part(set, o, own, p->bytes[part], own + given[part]) - own;
             own += given[part];
             continue;
         }
-        stop = whole_documents(&set->document, at, at + p->bytes[part]);
-        while (o->tokenizer != DATA_TOKENIZER_BYTES && set->text && p->bytes[part] && stop > at &&
-               stop < end && inside_character(set->text[stop]))
-            stop--;
+        stop = end_of_part(set, o, at, p->bytes[part], end);
         p->start[part] = at;
         if (part + 1 < DATA_SPLITS && p->bytes[part + 1] && !(standard && given[part + 1]))
             p->bytes[part + 1] += at + p->bytes[part] - stop;

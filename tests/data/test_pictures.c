@@ -2,9 +2,13 @@
  * neither threads nor caches change a batch. */
 #include "tests/data/box.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <png.h>
+#include <pthread.h>
+#include <stdatomic.h>
 
+#include "daemon/worker/data/path.h"
 #include "daemon/worker/data/tar.h"
 
 /* A PNG of one colour gradient that names itself: `n` is its first red byte. */
@@ -186,6 +190,49 @@ static void test_wrong_folders_are_refused_by_name(void **state)
     assert_int_equal(symlink(from, to), 0);
     o.path = "box/safe";
     want_refused(&o, PD_ERR_DENIED, "leads outside");
+}
+
+static atomic_bool renames_end;
+
+static void *rename_to_and_fro(void *path)
+{
+    char other[160];
+
+    snprintf(other, sizeof other, "%s.moved", (const char *)path);
+    while (!atomic_load(&renames_end)) {
+        (void)rename(path, other);
+        (void)rename(other, path);
+    }
+    return NULL;
+}
+
+/* The kernel gives up on a `..` if anything is renamed meanwhile, wherever it lies. */
+static void test_links_are_followed_while_files_are_renamed(void **state)
+{
+    char link[128], moved[128];
+    pthread_t thread;
+    int dir;
+
+    (void)state;
+    put("set/train/ant/p.png", "x", 1, false);
+    put("set/train/bee/q.png", "y", 1, false);
+    put("elsewhere", "z", 1, false);
+    snprintf(link, sizeof link, "%s/set/train/ant/link.png", folder);
+    assert_int_equal(symlink("../ant/../ant/../ant/../ant/../ant/../ant/../bee/q.png", link), 0);
+    snprintf(moved, sizeof moved, "%s/elsewhere", folder);
+    dir = open(folder, O_PATH | O_DIRECTORY);
+    assert_true(dir >= 0);
+    assert_int_equal(pthread_create(&thread, NULL, rename_to_and_fro, moved), 0);
+    for (int i = 0; i < 300000; i++) {
+        int fd = data_open_beneath(dir, "set/train/ant/link.png", O_RDONLY);
+
+        if (fd < 0)
+            fail_msg("try %d: %s", i, strerror(errno));
+        close(fd);
+    }
+    atomic_store(&renames_end, true);
+    pthread_join(thread, NULL);
+    close(dir);
 }
 
 /* A checkpoint could not be written, or would have another number of classes. */
@@ -645,6 +692,7 @@ int main(void)
         T(test_folders_are_classes_in_byte_order),
         T(test_set_without_parts_wants_a_rule),
         T(test_wrong_folders_are_refused_by_name),
+        T(test_links_are_followed_while_files_are_renamed),
         T(test_class_that_a_checkpoint_cannot_name_is_refused),
         T(test_tiny_imagenet_notes_name_the_classes),
         T(test_threads_and_starts_change_no_batch),

@@ -16,11 +16,19 @@
 #include "daemon/worker/data/data.h"
 #include "daemon/worker/data/path.h"
 
+#define RACES_MAX 10000
+
+/* EAGAIN: something was renamed anywhere while the kernel followed a `..`, so that it does not know whether the path
+ * stays beneath. */
 static int openat2_beneath(int dir, const char *path, int flags)
 {
     struct open_how how = {.flags = (uint64_t)flags, .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS};
+    int fd, races = 0;
 
-    return (int)syscall(SYS_openat2, dir, path, &how, sizeof how);
+    do
+        fd = (int)syscall(SYS_openat2, dir, path, &how, sizeof how);
+    while (fd < 0 && errno == EAGAIN && races++ < RACES_MAX);
+    return fd;
 }
 
 int data_walk_beneath(int dir, const char *path, int flags)

@@ -9,7 +9,8 @@
 
 #include <cmocka.h>
 
-#include "daemon/worker/data/safetensors.h"
+#include "daemon/worker/data/data.h"
+#include "daemon/worker/data/shards.h"
 
 /* A file of this header and `data` bytes of 0, 1, 2, ... */
 static enum pd_err parse(const char *header, size_t data, struct data_st **ret)
@@ -180,6 +181,80 @@ static void test_flipped_bytes_never_hurt(void **state)
         }
 }
 
+/* A file of one tensor with the numbers 0 and 1. */
+static void put_tensor(const char *path, const char *name)
+{
+    static const float items[] = {0, 1};
+    char header[256];
+    uint64_t len = (uint64_t)snprintf(
+        header, sizeof header, "{\"%s\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", name);
+    FILE *f = fopen(path, "wb");
+
+    assert_non_null(f);
+    assert_int_equal(fwrite(&len, 8, 1, f), 1);
+    assert_int_equal(fwrite(header, 1, len, f), len);
+    assert_int_equal(fwrite(items, sizeof items, 1, f), 1);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void put_link(const char *to, const char *folder, const char *name)
+{
+    char path[256];
+
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    assert_int_equal(symlink(to, path), 0);
+}
+
+/* Hugging Face's cache: files of a snapshot are links to a folder of blobs beside it. */
+static void test_linked_files_stay_below_the_root(void **state)
+{
+    static const char index[] =
+        "{\"weight_map\":{\"x\":\"model-1.safetensors\",\"y\":\"model-2.safetensors\"}}";
+    char folder[] = "/tmp/polyd-shards-XXXXXX", hub[64], path[128], command[256];
+    const struct data_root root = {"hub", hub};
+    struct data_shards *s = NULL;
+    struct pd_why why;
+    FILE *f;
+
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    snprintf(hub, sizeof hub, "%s/hub", folder);
+    snprintf(command, sizeof command, "mkdir -p '%s/blobs' '%s/snapshots/1' '%s/snapshots/2'", hub, hub, hub);
+    assert_int_equal(system(command), 0);
+    snprintf(path, sizeof path, "%s/blobs/a", hub);
+    put_tensor(path, "x");
+    snprintf(path, sizeof path, "%s/blobs/b", hub);
+    put_tensor(path, "y");
+    snprintf(path, sizeof path, "%s/outside", folder);
+    put_tensor(path, "x");
+    snprintf(path, sizeof path, "%s/snapshots/1", hub);
+    put_link("../../blobs/a", path, DATA_SHARDS_SINGLE);
+    assert_int_equal(data_shards_open_dir(&root, 1, "hub/snapshots/1", &s, &why), PD_OK);
+    assert_non_null(data_shards_find(s, "x"));
+    s = data_shards_free(s);
+    snprintf(path, sizeof path, "%s/blobs/c", hub);
+    f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(index, 1, sizeof index - 1, f), sizeof index - 1);
+    assert_int_equal(fclose(f), 0);
+    snprintf(path, sizeof path, "%s/snapshots/2", hub);
+    put_link("../../blobs/c", path, DATA_SHARDS_INDEX);
+    put_link("../../blobs/a", path, "model-1.safetensors");
+    put_link("../../blobs/b", path, "model-2.safetensors");
+    assert_int_equal(data_shards_open_dir(&root, 1, "hub/snapshots/2", &s, &why), PD_OK);
+    assert_int_equal(data_shards_count(s), 2);
+    s = data_shards_free(s);
+    snprintf(path, sizeof path, "%s/snapshots/1/" DATA_SHARDS_SINGLE, hub);
+    assert_int_equal(unlink(path), 0);
+    *strrchr(path, '/') = 0;
+    assert_int_equal(data_shards_open_dir(&root, 1, "hub/snapshots/1", &s, &why), PD_ERR_NOT_FOUND);
+    put_link("../../../outside", path, DATA_SHARDS_SINGLE);
+    assert_int_equal(data_shards_open_dir(&root, 1, "hub/snapshots/1", &s, &why), PD_ERR_DENIED);
+    assert_non_null(strstr(why.text, "leads outside"));
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    assert_int_equal(system(command), 0);
+}
+
 static void test_real_gpt2_file_reads(void **state)
 {
     const char *shared = getenv("POLYD_SHARED");
@@ -207,6 +282,7 @@ int main(void)
         cmocka_unit_test(test_length_word_beyond_the_file_refused),
         cmocka_unit_test(test_writer_refuses_duplicate_and_reserved_names),
         cmocka_unit_test(test_flipped_bytes_never_hurt),
+        cmocka_unit_test(test_linked_files_stay_below_the_root),
         cmocka_unit_test(test_real_gpt2_file_reads),
     };
 

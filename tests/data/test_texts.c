@@ -228,6 +228,10 @@ static void test_tokenizer_files_are_wanted_and_stay_inside(void **state)
     assert_int_equal(symlink("/etc/passwd", from), 0);
     want_refused(&o, PD_ERR_DENIED, "leads outside");
     assert_int_equal(unlink(from), 0);
+    put("blobs/a", "{\"a\":0}", 7, false);
+    assert_int_equal(symlink("../blobs/a", from), 0);
+    want_refused(&o, PD_ERR_CORRUPT, "merges, line 1"); /* the link was followed */
+    assert_int_equal(unlink(from), 0);
     put("bpe/vocab.json", "{\"a\":0}", 7, false);
     want_refused(&o, PD_ERR_CORRUPT, "merges, line 1");
     o.tokenizer_path = "box/../etc";

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "daemon/worker/data/data.h"
 #include "daemon/worker/data/tokenizer.h"
 #include "daemon/worker/data/tokens.h"
 #include "kernels/base/file.h"
@@ -303,12 +304,10 @@ static struct data_tokenizer *gpt2(void)
     struct data_tokenizer *t = NULL;
     struct pd_why why = {""};
     char path[4096];
-    int dir = open(shared("gpt2-bpe", path), O_RDONLY | O_DIRECTORY);
+    const struct data_root root = {"bpe", shared("gpt2-bpe", path)};
 
-    assert_true(dir >= 0);
-    if (data_tokenizer_bpe_open(dir, &t, &why) != PD_OK)
+    if (data_tokenizer_bpe_open(&root, 1, "bpe", &t, &why) != PD_OK)
         fail_msg("%s", why.text);
-    close(dir);
     return t;
 }
 

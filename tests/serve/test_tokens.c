@@ -1,6 +1,5 @@
 /* Tokens of many bytes: texts, stop strings that begin inside one, the end of a text, padding of the
  * vocabulary. */
-#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "daemon/worker/data/data.h"
 #include "daemon/worker/data/tokenizer.h"
 #include "daemon/worker/serve/serve.h"
 #include "tests/serve/checkpoint.h"
@@ -166,17 +166,15 @@ static void test_gpt2_ends_at_the_end_of_a_text(void **state)
     static struct said said;
     struct serve *s;
     char folder[512];
-    int dir, end;
+    int end;
 
     (void)state;
     snprintf(folder, sizeof folder, "%s/data/gpt2-bpe", shared ? shared : "");
-    dir = shared ? open(folder, O_RDONLY | O_DIRECTORY) : -1;
-    if (dir < 0) {
+    if (!shared || access(folder, R_OK) != 0) {
         skip();
         return;
     }
-    assert_int_equal(data_tokenizer_bpe_open(dir, &t, &why), PD_OK);
-    close(dir);
+    assert_int_equal(data_tokenizer_bpe_open(&(struct data_root){"bpe", folder}, 1, "bpe", &t, &why), PD_OK);
     end = data_tokenizer_end(t);
     assert_int_equal(end, 50256);
     s = open_model(t);

@@ -320,3 +320,7 @@ void data_normalisation(int channels, float mean[3], float std[3]);
  * outside the root. */
 PD_NODISCARD enum pd_err data_path_open(const struct data_root *roots, size_t count, const char *path,
                                         bool directory, int *ret_fd, struct pd_why *why);
+/* The same for the file `name` of a folder. It may be a symbolic link to any file below the root, as in Hugging Face's
+ * cache. */
+PD_NODISCARD enum pd_err data_path_open_in(const struct data_root *roots, size_t count, const char *folder,
+                                           const char *name, int *ret_fd, struct pd_why *why);

@@ -39,7 +39,7 @@ static enum pd_err make_tokenizer(struct data_set *set, const struct data_option
     }
     err = data_path_open(o->roots, o->root_count, o->tokenizer_path, true, &dir, why);
     if (err == PD_OK)
-        err = data_tokenizer_bpe_open(dir, &set->tokenizer, why);
+        err = data_tokenizer_bpe_open(o->roots, o->root_count, o->tokenizer_path, &set->tokenizer, why);
     else if (why && err == PD_ERR_NOT_FOUND)
         snprintf(
             why->text + strlen(why->text), sizeof why->text - strlen(why->text),

@@ -5,6 +5,7 @@
  * never laxer. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/openat2.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -143,4 +144,14 @@ enum pd_err data_path_open(const struct data_root *roots, size_t count, const ch
     }
     *ret_fd = fd;
     return PD_OK;
+}
+
+enum pd_err data_path_open_in(const struct data_root *roots, size_t count, const char *folder,
+                              const char *name, int *ret_fd, struct pd_why *why)
+{
+    char path[PATH_MAX];
+
+    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
+        return pd_fail(why, PD_ERR_LIMIT, "'%.200s' is too long", folder);
+    return data_path_open(roots, count, path, false, ret_fd, why);
 }

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/worker/data/path.h"
+#include "daemon/worker/data/data.h"
 
 #define INDEX_MAX ((size_t)16 << 20)
 
@@ -177,12 +177,21 @@ enum pd_err data_shards_open(const char *path, struct data_shards **ret, struct 
     return err;
 }
 
-static enum pd_err open_at(struct data_shards *s, int dir, const char *name, struct pd_why *why)
-{
-    int fd = data_open_beneath(dir, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    enum pd_err err =
-        fd < 0 ? pd_fail_errno(why, errno, "cannot open '%s'", name) : add_file(s, fd, name, why);
+/* A folder below a data root. */
+struct folder {
+    const struct data_root *roots;
+    size_t root_count;
+    const char *path;
+};
 
+static enum pd_err open_at(struct data_shards *s, const struct folder *f, const char *name,
+                           struct pd_why *why)
+{
+    int fd = -1;
+    enum pd_err err = data_path_open_in(f->roots, f->root_count, f->path, name, &fd, why);
+
+    if (err == PD_OK)
+        err = add_file(s, fd, name, why);
     if (fd >= 0)
         close(fd);
     return err;
@@ -206,14 +215,14 @@ static bool is_of(const struct data_st *st, const struct data_st_tensor *t)
     return at && at >= bytes && at <= bytes + len;
 }
 
-static enum pd_err open_indexed(struct data_shards *s, int dir, const struct data_shards_index *x,
-                                struct pd_why *why)
+static enum pd_err open_indexed(struct data_shards *s, const struct folder *f,
+                                const struct data_shards_index *x, struct pd_why *why)
 {
     enum pd_err err = PD_OK;
 
     for (size_t i = 0; i < x->count && err == PD_OK; i++)
         if (file_of(s, x->entries[i].file) == s->files)
-            err = open_at(s, dir, x->entries[i].file, why);
+            err = open_at(s, f, x->entries[i].file, why);
     if (err == PD_OK)
         err = list_tensors(s, why);
     for (size_t i = 0; i < x->count && err == PD_OK; i++)
@@ -226,12 +235,12 @@ static enum pd_err open_indexed(struct data_shards *s, int dir, const struct dat
 }
 
 /* PD_ERR_NOT_FOUND: the folder has no index. */
-static enum pd_err read_index(int dir, struct pd_buf *to, struct pd_why *why)
+static enum pd_err read_index(const struct folder *f, struct pd_buf *to, struct pd_why *why)
 {
-    int fd = data_open_beneath(dir, DATA_SHARDS_INDEX, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = -1;
     char piece[16384];
     ssize_t n = 0;
-    enum pd_err err = fd < 0 ? pd_fail_errno(why, errno, "cannot open '%s'", DATA_SHARDS_INDEX) : PD_OK;
+    enum pd_err err = data_path_open_in(f->roots, f->root_count, f->path, DATA_SHARDS_INDEX, &fd, why);
 
     while (err == PD_OK && (n = read(fd, piece, sizeof piece)) > 0)
         pd_buf_append(to, piece, (size_t)n);
@@ -244,8 +253,10 @@ static enum pd_err read_index(int dir, struct pd_buf *to, struct pd_why *why)
     return err;
 }
 
-enum pd_err data_shards_open_dir(int dir, struct data_shards **ret, struct pd_why *why)
+enum pd_err data_shards_open_dir(const struct data_root *roots, size_t root_count, const char *path,
+                                 struct data_shards **ret, struct pd_why *why)
 {
+    const struct folder f = {roots, root_count, path};
     struct data_shards *s = calloc(1, sizeof *s);
     struct data_shards_index *x = NULL;
     struct pd_buf json;
@@ -254,9 +265,9 @@ enum pd_err data_shards_open_dir(int dir, struct data_shards **ret, struct pd_wh
     if (!s)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the weights");
     pd_buf_init(&json, INDEX_MAX);
-    err = read_index(dir, &json, why);
+    err = read_index(&f, &json, why);
     if (err == PD_ERR_NOT_FOUND) {
-        err = open_at(s, dir, DATA_SHARDS_SINGLE, why);
+        err = open_at(s, &f, DATA_SHARDS_SINGLE, why);
         if (err == PD_ERR_NOT_FOUND)
             err = pd_fail(why, PD_ERR_NOT_FOUND, "the folder has neither %s nor %s", DATA_SHARDS_SINGLE,
                           DATA_SHARDS_INDEX);
@@ -265,7 +276,7 @@ enum pd_err data_shards_open_dir(int dir, struct data_shards **ret, struct pd_wh
     } else if (err == PD_OK) {
         err = data_shards_index_parse(json.data ? json.data : "", json.len, &x, why);
         if (err == PD_OK)
-            err = open_indexed(s, dir, x, why);
+            err = open_indexed(s, &f, x, why);
     }
     if (err == PD_OK) {
         *ret = s;

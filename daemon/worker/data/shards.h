@@ -8,6 +8,7 @@
 #define DATA_SHARDS_INDEX "model.safetensors.index.json"
 #define DATA_SHARDS_SINGLE "model.safetensors"
 
+struct data_root;
 struct data_shards;
 
 /* Maps one file. The caller owns *ret. */
@@ -15,10 +16,11 @@ PD_NODISCARD enum pd_err data_shards_open(const char *path, struct data_shards *
 /* The same for an open file; the caller keeps `fd`. `name` is for messages. */
 PD_NODISCARD enum pd_err data_shards_open_fd(int fd, const char *name, struct data_shards **ret,
                                              struct pd_why *why);
-/* Maps the files of the folder `dir`, a descriptor that the caller keeps: those of its index, or model.safetensors if
- * there is no index. Files of the index lie in the folder itself. Errors: a file of the index is missing, a tensor is
+/* Maps the files of the folder "<root>/<relative>" `path`: those of its index, or model.safetensors if there is no
+ * index. Files of the index lie in the folder itself; they may be symbolic links to files below the root. Errors: a file of the index is missing, a tensor is
  * not in the file that the index gives, a tensor is not in the index, or two files have a tensor of one name. */
-PD_NODISCARD enum pd_err data_shards_open_dir(int dir, struct data_shards **ret, struct pd_why *why);
+PD_NODISCARD enum pd_err data_shards_open_dir(const struct data_root *roots, size_t root_count,
+                                              const char *path, struct data_shards **ret, struct pd_why *why);
 struct data_shards *data_shards_free(struct data_shards *s);
 
 /* All tensors; borrowed until data_shards_free. */

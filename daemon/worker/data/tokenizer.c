@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "daemon/worker/data/path.h"
+#include "daemon/worker/data/data.h"
 #include "daemon/worker/data/tokens.h"
 
 #define MAGIC "PDTOK001"
@@ -702,26 +702,25 @@ out:
 
 /* ---- from a folder ---- */
 
-static enum pd_err read_first(int dir, const char *const names[2], struct pd_buf *out, struct pd_why *why)
+static enum pd_err read_first(const struct data_root *roots, size_t root_count, const char *folder,
+                              const char *const names[2], struct pd_buf *out, struct pd_why *why)
 {
     struct stat s;
     ssize_t n = 0;
     void *to;
     int fd = -1;
+    enum pd_err err = PD_ERR_NOT_FOUND;
 
-    for (int i = 0; i < 2 && fd < 0; i++) {
-        fd = data_open_beneath(dir, names[i], O_RDONLY | O_NONBLOCK);
-        if (fd < 0 && (errno == EXDEV || errno == ELOOP))
-            return pd_fail(why, PD_ERR_DENIED, "'%s' leads outside its folder", names[i]);
-        if (fd < 0 && errno != ENOENT)
-            return pd_fail_errno(why, errno, "cannot open '%s'", names[i]);
-    }
-    if (fd < 0)
+    for (int i = 0; i < 2 && err == PD_ERR_NOT_FOUND; i++)
+        err = data_path_open_in(roots, root_count, folder, names[i], &fd, why);
+    if (err == PD_ERR_NOT_FOUND)
         return pd_fail(why, PD_ERR_NOT_FOUND, "the tokenizer's folder has neither %s nor %s", names[0],
                        names[1]);
-    if (fstat(fd, &s) != 0 || !S_ISREG(s.st_mode)) {
+    if (err != PD_OK)
+        return err;
+    if (fstat(fd, &s) != 0) {
         close(fd);
-        return pd_fail(why, PD_ERR_INVALID, "'%s' is not a regular file", names[0]);
+        return pd_fail(why, PD_ERR_IO, "cannot read '%s'", names[0]);
     }
     if ((uint64_t)s.st_size > FILE_MAX) {
         close(fd);
@@ -739,7 +738,8 @@ static enum pd_err read_first(int dir, const char *const names[2], struct pd_buf
     return PD_OK;
 }
 
-enum pd_err data_tokenizer_bpe_open(int dir, struct data_tokenizer **ret, struct pd_why *why)
+enum pd_err data_tokenizer_bpe_open(const struct data_root *roots, size_t root_count, const char *folder,
+                                    struct data_tokenizer **ret, struct pd_why *why)
 {
     static const char *const vocab_names[2] = {"encoder.json", "vocab.json"};
     static const char *const merges_names[2] = {"vocab.bpe", "merges.txt"};
@@ -748,9 +748,9 @@ enum pd_err data_tokenizer_bpe_open(int dir, struct data_tokenizer **ret, struct
 
     pd_buf_init(&vocab, 0);
     pd_buf_init(&merges, 0);
-    err = read_first(dir, vocab_names, &vocab, why);
+    err = read_first(roots, root_count, folder, vocab_names, &vocab, why);
     if (err == PD_OK)
-        err = read_first(dir, merges_names, &merges, why);
+        err = read_first(roots, root_count, folder, merges_names, &merges, why);
     if (err == PD_OK)
         err = data_tokenizer_bpe_new(vocab.data, vocab.len, merges.data, merges.len, ret, why);
     pd_buf_done(&vocab);

@@ -20,6 +20,8 @@
 #include "kernels/base/buf.h"
 #include "kernels/base/err.h"
 
+struct data_root;
+
 #define DATA_TOKENIZER_TENSOR "polyd.tokenizer"
 #define DATA_VOCAB_MAX 4000000
 
@@ -50,8 +52,10 @@ PD_NODISCARD enum pd_err data_tokenizer_ids_new(int32_t vocab, struct data_token
 PD_NODISCARD enum pd_err data_tokenizer_bpe_new(const void *vocab, size_t vocab_len, const void *merges,
                                                 size_t merges_len, struct data_tokenizer **ret,
                                                 struct pd_why *why);
-/* The same from a folder with the two files under either pair of names. The caller keeps the descriptor `dir`. */
-PD_NODISCARD enum pd_err data_tokenizer_bpe_open(int dir, struct data_tokenizer **ret, struct pd_why *why);
+/* The same from the folder "<root>/<relative>" with the two files under either pair of names. */
+PD_NODISCARD enum pd_err data_tokenizer_bpe_open(const struct data_root *roots, size_t root_count,
+                                                 const char *folder, struct data_tokenizer **ret,
+                                                 struct pd_why *why);
 
 /* Appends the serialised form to `out`; data_tokenizer_load reads it and checks every length and id (PD_ERR_CORRUPT). */
 PD_NODISCARD enum pd_err data_tokenizer_save(const struct data_tokenizer *t, struct pd_buf *out,

@@ -95,7 +95,7 @@ static enum pd_err open_files(struct import *m, struct pd_why *why)
         return data_shards_open(o->file, &m->files, why);
     err = data_path_open(o->roots, o->root_count, o->path, true, &fd, &reason);
     if (err == PD_OK)
-        err = data_shards_open_dir(fd, &m->files, why);
+        err = data_shards_open_dir(o->roots, o->root_count, o->path, &m->files, why);
     else if ((err = data_path_open(o->roots, o->root_count, o->path, false, &fd, why)) == PD_OK)
         err = data_shards_open_fd(fd, o->path, &m->files, why);
     if (fd >= 0)
@@ -123,7 +123,7 @@ static enum pd_err open_tokenizer(struct import *m, struct pd_why *why)
         return PD_OK;
     err = data_path_open(o->roots, o->root_count, path, true, &fd, &reason);
     if (err == PD_OK)
-        err = data_tokenizer_bpe_open(fd, &m->tokenizer, &reason);
+        err = data_tokenizer_bpe_open(o->roots, o->root_count, path, &m->tokenizer, &reason);
     if (fd >= 0)
         close(fd);
     if (err == PD_OK)

@@ -413,6 +413,48 @@ static void test_archive_is_as_its_folder(void **state)
     pd_buf_done(&bytes);
 }
 
+/* What unpacking leaves is the set: hidden folders are no classes, and the last of two files of one name counts. */
+static void test_archive_has_what_its_folder_lists(void **state)
+{
+    static const uint8_t zeros[1024];
+    struct data_options o = options("box/set"), tar = options("box/all.tar");
+    struct data_set *a = NULL, *b = NULL;
+    struct data_warning w[DATA_WARNINGS_MAX];
+    struct pd_buf bytes;
+    uint8_t other[32768], hidden[32768];
+    const size_t len = picture(99, 12, 16, other, sizeof other),
+                 hidden_len = picture(98, 12, 16, hidden, sizeof hidden);
+
+    (void)state;
+    put_folder();
+    put("set/train/.ipynb_checkpoints/p0.png", hidden, hidden_len, false);
+    pd_buf_init(&bytes, 0);
+    tar_of_folder(&bytes);
+    bytes.len -= sizeof zeros;
+    tar_add(&bytes, "./set/train/.ipynb_checkpoints/p0.png", hidden, hidden_len, '0');
+    tar_add(&bytes, "./set/train/.ipynb_checkpoints/p1.png", "", 0, '1');
+    tar_add(&bytes, "set/train/bee/p1.png", other, len, '0');
+    tar_add(&bytes, "./set/train/bee/again.png", "", 0, '1');
+    pd_buf_append(&bytes, zeros, sizeof zeros);
+    put("all.tar", bytes.data, bytes.len, false);
+    put("set/train/bee/p1.png", other, len, false);
+    want_open(&o, &a);
+    want_open(&tar, &b);
+    assert_int_equal(data_info(b)->classes, 3);
+    for (int part = 0; part < 2; part++)
+        assert_int_equal(data_info(b)->count[part], data_info(a)->count[part]);
+    want_same(a, 1, b, 2, DATA_TRAIN, 4);
+    want_same(a, 1, b, 2, DATA_VAL, 1);
+    assert_int_equal(data_warnings(a, w), 0);
+    assert_int_equal(data_warnings(b, w), 1);
+    assert_string_equal(w[0].kind, "unread_links");
+    assert_string_equal(w[0].fields, "files=2");
+    assert_non_null(strstr(w[0].text, "set/train/ant/link.png"));
+    data_free(a);
+    data_free(b);
+    pd_buf_done(&bytes);
+}
+
 /* ---- what cannot be decoded ---- */
 
 static void test_bad_picture_is_named_counted_and_left_out(void **state)
@@ -697,6 +739,7 @@ int main(void)
         T(test_tiny_imagenet_notes_name_the_classes),
         T(test_threads_and_starts_change_no_batch),
         T(test_archive_is_as_its_folder),
+        T(test_archive_has_what_its_folder_lists),
         T(test_pictures_of_other_kinds_are_counted_and_one_is_named),
         T(test_bad_picture_is_named_counted_and_left_out),
         T(test_too_many_bad_pictures_fail_the_run),

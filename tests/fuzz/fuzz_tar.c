@@ -10,6 +10,13 @@ struct input {
     size_t len;
 };
 
+static void link_of(void *user, const char *name)
+{
+    (void)user;
+    if (*name == '/' || strlen(name) > DATA_TAR_NAME_MAX)
+        abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
 static enum pd_err read_at(void *user, uint64_t at, void *to, size_t len, struct pd_why *why)
@@ -36,7 +43,7 @@ static enum pd_err entry(void *user, const char *name, uint64_t at, uint64_t len
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
     struct input in = {bytes, len};
-    struct data_tar_source source = {.read = read_at, .user = &in, .size = len};
+    struct data_tar_source source = {.read = read_at, .link = link_of, .user = &in, .size = len};
     struct pd_why why;
 
     (void)!data_tar_scan(&source, entry, &in, &why);

@@ -213,7 +213,7 @@ const struct data_info *data_info(const struct data_set *set);
 #define DATA_FOREIGN_SHARE 0.01 /* warn above this share of bytes that are not UTF-8 */
 struct data_warning {
     const char *
-        kind; /* of the event: "unread_pictures", "enlarged_pictures", "unread_files", "not_utf8", "packed_text"; static */
+        kind; /* of the event: "unread_pictures", "unread_links", "enlarged_pictures", "unread_files", "not_utf8", "packed_text"; static */
     const char *pointer; /* the field responsible, such as "#/data/path"; static */
     char fields[64];     /* of the event, such as "files=3" */
     char text[400];

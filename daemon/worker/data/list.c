@@ -52,6 +52,12 @@ static bool is_unread_picture(const char *name)
     return false;
 }
 
+static void pass_over(struct data_passed *p, const char *name)
+{
+    if (!p->count++)
+        snprintf(p->name, sizeof p->name, "%.255s", name);
+}
+
 static enum part part_named(const char *name, size_t len)
 {
     static const struct {
@@ -102,8 +108,8 @@ static enum pd_err add(struct data_pictures *p, const char *name, uint64_t at, u
 
     if (err != PD_OK)
         return err;
-    if (is_unread_picture(name) && !p->unread++)
-        snprintf(p->unread_name, sizeof p->unread_name, "%.255s", name);
+    if (is_unread_picture(name))
+        pass_over(&p->unread, name);
     if (!data_picture_named(name))
         return PD_OK;
     if (p->count >= DATA_PICTURES_MAX || p->names.len + strlen(name) + 1 > DATA_NAME_BYTES_MAX)
@@ -226,10 +232,26 @@ static enum pd_err read_tar(void *user, uint64_t at, void *to, size_t len, struc
     return data_pictures_pread(user, at, to, len, why);
 }
 
+/* Whether a file or one of its folders is hidden: in a folder it would not be listed. */
+static bool is_hidden(const char *name)
+{
+    return name[0] == '.' || strstr(name, "/.");
+}
+
+static void tar_link(void *user, const char *name)
+{
+    struct data_pictures *p = user;
+
+    if (data_picture_named(name) && !is_hidden(name))
+        pass_over(&p->links, name);
+}
+
 static enum pd_err tar_entry(void *user, const char *name, uint64_t at, uint64_t len, struct pd_why *why)
 {
     struct data_pictures *p = user;
 
+    if (is_hidden(name))
+        return PD_OK;
     if (is_notes(name)) {
         void *to;
 
@@ -297,7 +319,7 @@ static enum pd_err unpack(struct data_pictures *p, const char *path, struct pd_w
 
 static enum pd_err list_tar(struct data_pictures *p, const char *path, struct pd_why *why)
 {
-    struct data_tar_source source = {.read = read_tar, .user = p};
+    struct data_tar_source source = {.read = read_tar, .link = tar_link, .user = p};
     uint8_t mark[2] = {0};
     struct stat s;
     enum pd_err err = PD_OK;
@@ -328,7 +350,21 @@ static int by_place(const void *a, const void *b, void *names)
     if (x->part != y->part)
         return x->part < y->part ? -1 : 1;
     c = compare_class(base + x->name + x->class, x->class_len, base + y->name + y->class, y->class_len);
-    return c ? c : strcmp(base + x->name, base + y->name);
+    if (!c)
+        c = strcmp(base + x->name, base + y->name);
+    return c ? c : (x->at > y->at) - (x->at < y->at);
+}
+
+/* An archive to which a file was appended again has it twice: the last is the one that unpacking leaves. */
+static void keep_last(struct data_pictures *p)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < p->count; i++)
+        if (i + 1 == p->count ||
+            strcmp(data_picture_text(p, &p->items[i]), data_picture_text(p, &p->items[i + 1])) != 0)
+            p->items[kept++] = p->items[i];
+    p->count = kept;
 }
 
 /* Removes files that belong to no part: if train/ and val/ exist, only they count; test/ replaces a missing
@@ -514,7 +550,9 @@ enum pd_err data_pictures_list(struct data_pictures *p, const char *path, struct
                        path);
     if (p->notes.len)
         err = apply_notes(p, why);
-    if (err == PD_OK)
-        qsort_r(p->items, p->count, sizeof *p->items, by_place, p->names.data);
-    return err;
+    if (err != PD_OK)
+        return err;
+    qsort_r(p->items, p->count, sizeof *p->items, by_place, p->names.data);
+    keep_last(p);
+    return PD_OK;
 }

@@ -38,8 +38,8 @@ struct data_pictures {
     bool test;           /* the folder `test` serves as validation part */
     bool standard;       /* validation and test are two parts, each from a folder of its own */
     bool val_is_test;    /* with `standard`: the folder `val` is the test part, a folder `test` is not read */
-    int64_t unread;      /* pictures in formats that polyd does not read, such as .webp */
-    char unread_name[256]; /* name of one of them */
+    struct data_passed unread; /* pictures in formats that polyd does not read, such as .webp */
+    struct data_passed links;  /* links in the archive that are named as pictures */
     struct data_cache *cache;
     const uint8_t *cached; /* content of the cache */
     const struct decoded *table;

@@ -151,6 +151,16 @@ size_t data_warnings(const struct data_set *set, struct data_warning ret[DATA_WA
                  "%lld files are neither JPEG nor PNG and are not read, for example %s", (long long)i->unread,
                  i->unread_name);
     }
+    if (set->links.count) {
+        struct data_warning *w = &ret[n++];
+
+        *w = (struct data_warning){.kind = "unread_links", .pointer = "#/data/path"};
+        snprintf(w->fields, sizeof w->fields, "files=%lld", (long long)set->links.count);
+        snprintf(w->text, sizeof w->text,
+                 "%lld files of the archive are links and are not read, for example %s; archive the files "
+                 "themselves (tar --dereference --hard-dereference)",
+                 (long long)set->links.count, set->links.name);
+    }
     if (set->median_height && i->height > DATA_ENLARGED * set->median_height &&
         i->width > DATA_ENLARGED * set->median_width) {
         struct data_warning *w = &ret[n++];
@@ -250,10 +260,12 @@ static enum pd_err finish_images(struct data_set *set, const struct data_options
                                     .crop = o->eval_crop > 0 ? o->eval_crop : 1,
                                     .filter = o->filter};
     i->class_names = (const char *const *)set->names;
-    if (set->pictures && set->pictures->unread) {
-        i->unread = set->pictures->unread;
-        i->unread_name = set->pictures->unread_name;
+    if (set->pictures) {
+        set->unread = set->pictures->unread;
+        set->links = set->pictures->links;
     }
+    i->unread = set->unread.count;
+    i->unread_name = set->unread.count ? set->unread.name : NULL;
     if (headers_only)
         return PD_OK;
     set->bad = bad_new(set->samples);

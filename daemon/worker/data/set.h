@@ -55,6 +55,12 @@ struct data_note {
     bool names; /* the list has names and sizes only */
 };
 
+/* Files that are not read, and the name of one of them. */
+struct data_passed {
+    int64_t count;
+    char name[256];
+};
+
 struct data_set {
     struct data_info info;
     struct data_note note;
@@ -71,6 +77,7 @@ struct data_set {
     uint32_t *pick[DATA_SPLITS]; /* images, labelled texts: index of each sample of a part */
     char **names;                /* class names; info.class_names points here */
     struct data_bad *bad;
+    struct data_passed unread, links; /* pictures of other formats; links in an archive of pictures */
     /* text */
     uint8_t *text;
     struct data_ids_view part[DATA_SPLITS];

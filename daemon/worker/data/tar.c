@@ -169,6 +169,8 @@ static enum pd_err one(struct scan *s, const uint8_t *h,
         s->has_size = false;
         if ((type == '0' || type == 0 || type == '7') && name[0] && name[strlen(name) - 1] != '/')
             err = entry(user, name, s->at, len, why);
+        else if ((type == '1' || type == '2') && s->source->link)
+            s->source->link(s->source->user, name);
     }
     s->at += len;
     /* Archives cut after their last byte are met; their padding is not missed. */

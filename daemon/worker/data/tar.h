@@ -1,7 +1,7 @@
 /* daemon/worker/data/tar.h: private to this module: lists the files of a tar archive.
  *
- * Reads ustar, GNU long names and base-256 sizes, and pax headers (path, size). Only regular files are reported;
- * links, folders and devices are skipped. Nothing is extracted to disk. */
+ * Reads ustar, GNU long names and base-256 sizes, and pax headers (path, size). Only regular files are read;
+ * links are named, folders and devices are skipped. Nothing is extracted to disk. */
 #pragma once
 
 #include <stddef.h>
@@ -14,7 +14,9 @@
 struct data_tar_source {
     /* Copies `len` bytes at offset `at` to `to`; at + len <= size. */
     enum pd_err (*read)(void *user, uint64_t at, void *to, size_t len, struct pd_why *why);
-    void *user;
+    /* Called with the name of each hard or symbolic link, which has no bytes of its own. NULL: not called. */
+    void (*link)(void *user, const char *name);
+    void *user; /* of both */
     uint64_t size;
 };
 

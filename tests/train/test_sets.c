@@ -136,6 +136,66 @@ static void test_damaged_pictures_are_reported_by_name(void **state)
     close_book(&b);
 }
 
+/* A run of PICTURES that is stopped; one that goes on over changed files. */
+static void stop_pictures(struct book *b)
+{
+    struct train_outcome out;
+    struct pd_why why = {""};
+
+    put_pictures("bird", 8);
+    put_pictures("cat", 8);
+    b->stop_after_calls = 6;
+    b->how = TRAIN_STOP_CHECKPOINT;
+    if (run(PICTURES, b, NULL, 1, &out, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    assert_int_equal(out.result, TRAIN_STOPPED);
+    close_book(b);
+}
+
+static void move(const char *from, const char *to)
+{
+    char a[128], b[128];
+
+    snprintf(a, sizeof a, "%s/%s", folder, from);
+    snprintf(b, sizeof b, "%s/%s", folder, to);
+    assert_int_equal(rename(a, b), 0);
+}
+
+static void test_other_names_of_classes_are_refused(void **state)
+{
+    struct train_outcome out;
+    struct book b = {0};
+    struct pd_why why = {""};
+
+    (void)state;
+    stop_pictures(&b);
+    move("p/train/bird", "p/train/zebra"); /* class 0 becomes class 1 */
+    move("p/val/bird", "p/val/zebra");
+    assert_int_equal(run(PICTURES, &b, NULL, 1, &out, &why), PD_ERR_CONFLICT);
+    assert_non_null(strstr(why.text, "class 0 is 'cat', but 'bird' in the checkpoint"));
+    close_book(&b);
+}
+
+static void test_changed_data_are_reported_and_the_run_goes_on(void **state)
+{
+    struct train_outcome out;
+    struct book b = {0};
+    struct pd_why why = {""};
+
+    (void)state;
+    for (int changed = 0; changed < 2; changed++) {
+        clear();
+        stop_pictures(&b);
+        if (changed)
+            move("p/train/cat/1.png", "p/train/cat/9.png");
+        if (run(PICTURES, &b, NULL, 1, &out, &why) != PD_OK)
+            fail_msg("%s", why.text);
+        assert_non_null(strstr(b.events, "resume;"));
+        assert_int_equal(strstr(b.events, "data_changed;") != NULL, changed);
+        close_book(&b);
+    }
+}
+
 static const char words_job[] =
     "{\"model\":{\"preset\":\"gpt_micro\",\"width\":16,\"depth\":1,\"heads\":2,\"context\":8},"
     "\"data\":{\"dataset\":\"ptb\",\"path\":\"box/"
@@ -234,6 +294,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_cropped_images_learn_and_stop_bit_identically, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damaged_pictures_are_reported_by_name, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_other_names_of_classes_are_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_changed_data_are_reported_and_the_run_goes_on, setup, teardown),
         cmocka_unit_test_setup_teardown(test_words_stop_bit_identically_and_travel_with_the_checkpoint, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_checkpoint_of_other_data_is_refused, setup, teardown),

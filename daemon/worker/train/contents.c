@@ -10,6 +10,7 @@
 #include "daemon/worker/train/exchange.h"
 #include "daemon/worker/train/start.h"
 
+#define DATA_DIGEST "polyd.data.digest"
 #define OWN_ITEMS 24 /* of the metadata, whose text is kept here */
 
 struct contents {
@@ -221,6 +222,8 @@ static enum pd_err list_meta(struct contents *c, struct pd_why *why)
              (double)d->mean[1], (double)d->mean[2]);
     add_meta(c, "polyd.data.std", d->channels == 3 ? "%.9g,%.9g,%.9g" : "%.9g", (double)d->std[0],
              (double)d->std[1], (double)d->std[2]);
+    if (d->digest[0])
+        c->meta[c->meta_count++] = (struct data_st_meta_item){DATA_DIGEST, d->digest};
     err = add_formula(c, why);
     return err == PD_OK ? add_classes(c, why) : err;
 }
@@ -294,11 +297,26 @@ static enum pd_err read_tensor(struct contents *c, const char *path, const struc
     return c->session->api->upload(c->session->backend, t->memory, from->data, (size_t)from->bytes, why);
 }
 
+/* Of checkpoints from before 2026-12 the data are not known. */
+static void compare_data(struct contents *c, const struct data_st *st)
+{
+    const char *before = data_st_meta(st, DATA_DIGEST), *now = c->session->setup.info->digest;
+    char fields[200];
+
+    if (!before || !*now || !strcmp(before, now))
+        return;
+    snprintf(fields, sizeof fields, "data=%s before=%.64s", now, before);
+    reporter_event(c->session->reporter, "data_changed", fields,
+                   "the data's files are not those that the checkpoint was trained on");
+    reporter_log(c->session->reporter, "the data changed: the checkpoint was trained on %.12s", before);
+}
+
 enum pd_err contents_read(struct contents *c, const char *path, struct train_state *ret, struct pd_why *why)
 {
     const struct train_setup *setup = &c->session->setup;
     struct train_state state;
     struct data_st *st = NULL;
+    struct pd_why reason = {""};
     enum pd_err err = train_checkpoint_open(path, &st, &state, why);
 
     if (err != PD_OK)
@@ -306,6 +324,9 @@ enum pd_err contents_read(struct contents *c, const char *path, struct train_sta
     if (!train_digest_fits(setup, st))
         err = pd_fail(why, PD_ERR_CONFLICT, "'%s' belongs to a run with another configuration or data set",
                       path);
+    else if (train_setup_classes(setup->info, st, "/data/path", "the checkpoint", &reason) != PD_OK)
+        err =
+            pd_fail(why, PD_ERR_CONFLICT, "'%s' belongs to a run with other classes: %s", path, reason.text);
     else
         err = train_digest_function(setup, st, why);
     if (err == PD_OK && state.step > setup->steps)
@@ -317,6 +338,7 @@ enum pd_err contents_read(struct contents *c, const char *path, struct train_sta
         err = model_store_read(trainer_store(c->trainer), st, why);
     if (err == PD_OK) {
         *ret = state;
+        compare_data(c, st);
         if (setup->ranks > 1) {
             c->loaded = st;
             st = NULL; /* kept until contents_share */

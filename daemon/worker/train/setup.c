@@ -321,9 +321,8 @@ static enum pd_err make_model(struct train_setup *s, const struct job_config *c,
     return err == PD_OK ? set_task(s, c, why) : err;
 }
 
-/* Names of the classes, where both have some. `field` of the document names the data or the file, `whose` the file. */
-static enum pd_err check_classes(const struct data_info *d, const struct data_st *st, const char *field,
-                                 const char *whose, struct pd_why *why)
+enum pd_err train_setup_classes(const struct data_info *d, const struct data_st *st, const char *field,
+                                const char *whose, struct pd_why *why)
 {
     const char *at = data_st_meta(st, "polyd.data.classes");
 
@@ -389,7 +388,8 @@ enum pd_err train_setup_init(struct train_setup *s, struct job_config *c, const 
     if (c->train.teacher.present) {
         err = teacher_init(&s->teacher, c, state_dir, s->info, s->task, model_spec(s->model), why);
         if (err == PD_OK)
-            err = check_classes(s->info, s->teacher.st, "/train/teacher/model", c->train.teacher.model, why);
+            err = train_setup_classes(s->info, s->teacher.st, "/train/teacher/model", c->train.teacher.model,
+                                      why);
         if (err != PD_OK)
             return err;
         s->options.distil = &s->teacher.distil;
@@ -433,7 +433,7 @@ static enum pd_err check_fits(const struct data_info *d, const struct data_st *s
     if (d->classes != spec.classes)
         return pd_fail(why, PD_ERR_INVALID, "#/data/dataset: it has %d classes, the checkpoint %d",
                        d->classes, spec.classes);
-    err = check_classes(d, st, "/data/path", "the checkpoint", why);
+    err = train_setup_classes(d, st, "/data/path", "the checkpoint", why);
     return err == PD_OK ? check_tokenizer(d->tokenizer, st, why) : err;
 }
 

@@ -88,6 +88,11 @@ bool train_better(const struct train_setup *s, double a, double b);
 void train_setup_divide(struct train_setup *s, int64_t parts);
 void train_setup_done(struct train_setup *s);
 
+/* Whether the class names of a checkpoint are those of the data, where both have some; PD_ERR_INVALID otherwise.
+ * `field` of the document names the data or the file, `whose` the file. */
+PD_NODISCARD enum pd_err train_setup_classes(const struct data_info *d, const struct data_st *st,
+                                             const char *field, const char *whose, struct pd_why *why);
+
 /* digest.c: both digests; and whether a checkpoint belongs to a run of the same trajectory. */
 PD_NODISCARD enum pd_err train_digest_set(struct train_setup *s, const struct job_config *c,
                                           struct pd_why *why);

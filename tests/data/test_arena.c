@@ -3,6 +3,7 @@
 
 #include "daemon/worker/data/pairs.h"
 #include "daemon/worker/data/sequences.h"
+#include "tests/lib/png.h"
 
 static struct data_options options(enum data_dataset dataset, const char *path, int32_t context)
 {
@@ -139,6 +140,38 @@ static void test_arena_greys_are_rounded(void **state)
     data_free(set);
 }
 
+static void test_arena_greys_report_what_the_pictures_lack(void **state)
+{
+    struct data_options o = options(DATA_SET_GREYS, "box/shapes", 1024);
+    static uint8_t records[20 * 3073];
+    struct data_set *set = NULL;
+    struct data_warning w[DATA_WARNINGS_MAX];
+    char name[256], reason[256];
+
+    (void)state;
+    put("few/data_batch_1.bin", records, sizeof records, false);
+    o.path = "box/few";
+    o.amount[DATA_VAL] = 60;
+    want_refusal(&o, "#/data/split/val: 60 samples are requested, only 20 exist");
+    o.path = "box/shapes";
+    o.amount[DATA_VAL] = 0;
+    for (int i = 0; i < 8; i++) {
+        snprintf(name, sizeof name, "shapes/%s/%s/%d.png", i % 2 ? "train" : "val", i / 2 % 2 ? "a" : "b", i);
+        put(name, png_red, sizeof png_red, false);
+    }
+    put("shapes/train/a/broken.png", "no picture", 10, false);
+    put("shapes/train/a/other.webp", "x", 1, false);
+    want_open(&o, &set);
+    assert_int_equal(data_info(set)->classes, 2);
+    assert_int_equal(data_bad_count(set), 1);
+    assert_true(data_bad_next(set, name, reason));
+    assert_string_equal(name, "train/a/broken.png");
+    assert_int_equal(data_warnings(set, w), 1);
+    assert_string_equal(w[0].kind, "unread_pictures");
+    assert_non_null(strstr(w[0].text, "train/a/other.webp"));
+    data_free(set);
+}
+
 /* Documents of one letter each tell which a piece is of. */
 static void test_arena_pairs_are_of_one_document_or_of_two(void **state)
 {
@@ -213,6 +246,7 @@ int main(void)
         cmocka_unit_test(test_arena_imdb_has_no_header_and_bytes_from_1),
         cmocka_unit_test(test_arena_aan_has_a_text_in_each_half),
         cmocka_unit_test(test_arena_greys_are_rounded),
+        cmocka_unit_test(test_arena_greys_report_what_the_pictures_lack),
         cmocka_unit_test(test_arena_pairs_are_of_one_document_or_of_two),
         cmocka_unit_test(test_arena_paths_of_other_lengths_are_padded),
     };

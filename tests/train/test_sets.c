@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "tests/lib/png.h"
 #include "tests/train/rig.h"
 
 static void put(const char *name, const void *bytes, size_t len)
@@ -95,14 +96,6 @@ static void test_cropped_images_learn_and_stop_bit_identically(void **state)
     close_book(&four);
 }
 
-/* Pictures of one colour, 8 x 8. */
-static const uint8_t png[] = {0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a, 0x00, 0x00, 0x00, 0x0d, 0x49,
-                              0x48, 0x44, 0x52, 0x00, 0x00, 0x00, 0x08, 0x00, 0x00, 0x00, 0x08, 0x08, 0x02,
-                              0x00, 0x00, 0x00, 0x4b, 0x6d, 0x29, 0xdc, 0x00, 0x00, 0x00, 0x11, 0x49, 0x44,
-                              0x41, 0x54, 0x78, 0xda, 0x63, 0x38, 0xa1, 0xa1, 0x81, 0x15, 0x31, 0x0c, 0x2d,
-                              0x09, 0x00, 0x82, 0x5d, 0x46, 0x01, 0x17, 0x62, 0x89, 0x75, 0x00, 0x00, 0x00,
-                              0x00, 0x49, 0x45, 0x4e, 0x44, 0xae, 0x42, 0x60, 0x82};
-
 #define PICTURES                                                                                             \
     "{\"model\":{\"preset\":\"vit_micro\",\"width\":16,\"depth\":1,\"heads\":2,\"patch\":8},"                \
     "\"data\":{\"dataset\":\"image_folder\",\"path\":\"box/p\",\"image_size\":8},"                           \
@@ -116,7 +109,7 @@ static void put_pictures(const char *class, int count)
 
     for (int i = 0; i < count; i++) {
         snprintf(name, sizeof name, "p/%s/%s/%d.png", i % 2 ? "train" : "val", class, i);
-        put(name, png, sizeof png);
+        put(name, png_red, sizeof png_red);
     }
 }
 

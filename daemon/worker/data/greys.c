@@ -63,12 +63,12 @@ static enum pd_err copy_names(struct data_set *set, const struct data_info *from
     return set->names ? PD_OK : pd_fail(why, PD_ERR_NOMEM, "no memory for the classes");
 }
 
-/* The pictures, from CIFAR-10's own files, or from others if these are missing. */
+/* The pictures, from CIFAR-10's own files, or from others if these are missing: an archive has none of them. */
 static enum pd_err open_pictures(const struct data_options *o, bool headers_only, struct data_set **ret,
                                  struct pd_why *why)
 {
     struct data_options in = *o;
-    enum pd_err err;
+    enum pd_err err = PD_ERR_NOT_FOUND;
 
     in.crop = DATA_CROP_NONE;
     in.flip = 0;
@@ -76,8 +76,9 @@ static enum pd_err open_pictures(const struct data_options *o, bool headers_only
     memset(&in.recipe, 0, sizeof in.recipe);
     in.dataset = DATA_SET_CIFAR10;
     in.height = in.width = 0;
-    err = data_open(&in, headers_only, ret, why);
-    if (err != PD_ERR_NOT_FOUND && err != PD_ERR_INVALID)
+    if (!o->path || !data_archive_named(o->path))
+        err = data_open(&in, headers_only, ret, why);
+    if (err != PD_ERR_NOT_FOUND)
         return err;
     in.dataset = DATA_SET_PICTURES;
     in.height = in.width = SIDE;
@@ -101,6 +102,10 @@ enum pd_err data_open_greys(struct data_set *set, const struct data_options *o, 
     if (err == PD_OK) {
         memcpy(set->info.count, pictures->info.count, sizeof set->info.count);
         set->samples = pictures->samples;
+        set->unread = pictures->unread;
+        set->links = pictures->links;
+        set->info.unread = set->unread.count;
+        set->info.unread_name = set->unread.count ? set->unread.name : NULL;
         err = copy_names(set, &pictures->info, why);
     }
     if (err == PD_OK)
@@ -120,6 +125,10 @@ enum pd_err data_open_greys(struct data_set *set, const struct data_options *o, 
                 err = take_part(set, pictures, (enum data_split)part, pixels, scratch, why);
         memcpy(set->info.digest, pictures->info.digest, sizeof set->info.digest);
         set->info.digest_of = pictures->info.digest_of;
+    }
+    if (err == PD_OK) {
+        set->bad = pictures->bad;
+        pictures->bad = NULL; /* moved to the outer set */
     }
     free(pixels);
     free(scratch);

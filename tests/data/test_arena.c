@@ -221,6 +221,31 @@ static void test_arena_pairs_are_of_one_document_or_of_two(void **state)
     pd_buf_done(&out);
 }
 
+/* A training part of one pair has one class, and the others may have both. */
+static void test_arena_pairs_have_two_classes(void **state)
+{
+    struct data_options o = options(DATA_SET_PAIRS, "box/books", 8);
+    static char text[2000];
+    int32_t tokens[8];
+
+    (void)state;
+    memset(text, 'a', sizeof text);
+    put("books/a.txt", text, sizeof text, false);
+    memset(text, 'b', sizeof text);
+    put("books/b.txt", text, sizeof text, false);
+    o.amount[DATA_TRAIN] = o.amount[DATA_VAL] = o.amount[DATA_TEST] = 1;
+    for (o.seed = 0; o.seed < 10; o.seed++) {
+        struct data_set *set = NULL;
+        int class;
+
+        want_open(&o, &set);
+        assert_int_equal(data_info(set)->classes, 2);
+        class = first_of(set, DATA_VAL, tokens, 8);
+        assert_int_equal(class, tokens[0] == tokens[4]);
+        data_free(set);
+    }
+}
+
 static void test_arena_paths_of_other_lengths_are_padded(void **state)
 {
     const struct data_sequences s = {
@@ -248,6 +273,7 @@ int main(void)
         cmocka_unit_test(test_arena_greys_are_rounded),
         cmocka_unit_test(test_arena_greys_report_what_the_pictures_lack),
         cmocka_unit_test(test_arena_pairs_are_of_one_document_or_of_two),
+        cmocka_unit_test(test_arena_pairs_have_two_classes),
         cmocka_unit_test(test_arena_paths_of_other_lengths_are_padded),
     };
 

@@ -345,12 +345,42 @@ static void test_pathfinder_refuses_curves_that_do_not_fit(void **state)
     pd_buf_done(&text);
 }
 
+/* A small training part lacks classes that others have: they are classes nevertheless, as in a dry run. */
+static void test_made_sets_have_all_classes(void **state)
+{
+    struct data_options o = {.rule = DATA_SPLIT_STANDARD, .min_tokens = 5, .depth = 3, .contour = 2};
+    struct pd_why why = {""};
+
+    (void)state;
+    for (int kind = 0; kind < 2; kind++)
+        for (uint64_t seed = 0; seed < 20; seed++)
+            for (int headers = 0; headers < 2; headers++) {
+                struct data_set *set = NULL;
+                char name[16];
+
+                o.dataset = kind ? DATA_SET_PATHFINDER_GEN : DATA_SET_LISTOPS_GEN;
+                o.context = kind ? 256 : 64;
+                o.seed = seed;
+                for (int part = 0; part < DATA_SPLITS; part++)
+                    o.amount[part] = kind ? 2 : 32;
+                if (data_open(&o, headers, &set, &why) != PD_OK)
+                    fail_msg("seed %d: %s", (int)seed, why.text);
+                assert_int_equal(data_info(set)->classes, kind ? 2 : 10);
+                for (int c = 0; c < data_info(set)->classes; c++) {
+                    snprintf(name, sizeof name, "%d", c);
+                    assert_string_equal(data_info(set)->class_names[c], name);
+                }
+                data_free(set);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_listops_values_are_those_of_the_text),
         cmocka_unit_test(test_listops_refuses_a_length_that_never_comes),
         cmocka_unit_test(test_listops_words_have_id_0_for_padding),
+        cmocka_unit_test(test_made_sets_have_all_classes),
         cmocka_unit_test(test_pathfinder_marks_of_class_1_alone_are_joined),
         cmocka_unit_test(test_pathfinder_classes_are_not_told_by_counts),
         cmocka_unit_test(test_pathfinder_needs_a_square),

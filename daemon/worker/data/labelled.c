@@ -413,7 +413,7 @@ static enum pd_err make_all(struct data_set *set, const struct data_options *o, 
     return err;
 }
 
-/* The classes of sequences that are not made: 0, 1, ... */
+/* The classes that the kind of a set knows: 0, 1, ... */
 static enum pd_err name_classes(struct data_set *set, int32_t count, struct pd_why *why)
 {
     set->names = calloc((size_t)count, sizeof *set->names);
@@ -681,6 +681,14 @@ void data_labelled_done(struct data_set *set)
     }
 }
 
+/* The classes of sequences and pairs that polyd makes are known, whichever the training part has. */
+static enum pd_err know_classes(struct data_set *set, struct reading *r, struct pd_why *why)
+{
+    for (size_t k = 0; k < r->label_count; k++)
+        r->labels[k].class = (int32_t)number_of(label_bytes(r, &r->labels[k]), r->labels[k].len);
+    return name_classes(set, set->options.dataset == DATA_SET_LISTOPS_GEN ? 10 : 2, why);
+}
+
 enum pd_err data_open_labelled(struct data_set *set, const struct data_options *o, bool headers_only,
                                struct pd_why *why)
 {
@@ -700,8 +708,7 @@ enum pd_err data_open_labelled(struct data_set *set, const struct data_options *
         /* which texts are trained on decides the classes: also where headers alone are asked for */
         err = data_divide_samples(set, o, given, false, why);
     if (err == PD_OK)
-        err = made && headers_only ? name_classes(set, o->dataset == DATA_SET_LISTOPS_GEN ? 10 : 2, why)
-                                   : find_classes(set, &r, why);
+        err = made || o->dataset == DATA_SET_PAIRS ? know_classes(set, &r, why) : find_classes(set, &r, why);
     if (err == PD_OK)
         err = made || r.listops                 ? data_sequences_tokenizer(o->dataset, &set->tokenizer, why)
               : o->dataset == DATA_SET_LABELLED ? open_tokenizer(set, o, &r, why)

@@ -96,12 +96,13 @@ static void test_cropped_images_learn_and_stop_bit_identically(void **state)
     close_book(&four);
 }
 
-#define PICTURES                                                                                             \
+#define PICTURES_OF(ranks)                                                                                   \
     "{\"model\":{\"preset\":\"vit_micro\",\"width\":16,\"depth\":1,\"heads\":2,\"patch\":8},"                \
     "\"data\":{\"dataset\":\"image_folder\",\"path\":\"box/p\",\"image_size\":8},"                           \
-    "\"diagnostics\":{\"every\":0},\"resources\":{\"device\":\"cpu\",\"threads\":1},"                        \
-    "\"train\":{\"steps\":4,\"batch\":4,\"eval_every\":2,\"optimizer\":{\"lr\":0.01},"                       \
+    "\"diagnostics\":{\"every\":0},\"resources\":{\"device\":\"cpu\",\"threads\":1,\"slots\":" ranks         \
+    "},\"train\":{\"steps\":4,\"batch\":4,\"eval_every\":2,\"optimizer\":{\"lr\":0.01},"                     \
     "\"checkpoint_every\":{\"steps\":2}}}"
+#define PICTURES PICTURES_OF("1")
 
 static void put_pictures(const char *class, int count)
 {
@@ -126,6 +127,51 @@ static void test_damaged_pictures_are_reported_by_name(void **state)
     if (run(PICTURES, &b, NULL, 1, &out, &why) != PD_OK)
         fail_msg("%s", why.text);
     assert_string_equal(b.bad, "file=train/golden retriever/not one.png;");
+    close_book(&b);
+}
+
+/* Each rank decodes a share of the pictures, and only rank 0 speaks. */
+static void test_damaged_pictures_of_every_rank_are_reported(void **state)
+{
+    static const char *const damaged[] = {"train/bird/x.png", "train/cat/y.png", "val/bird/-.png",
+                                          "val/cat/z.png"};
+    struct train_outcome out;
+    struct book b = {0};
+    struct pd_why why = {""};
+    double counted = 0;
+    char name[64];
+
+    (void)state;
+    put_pictures("bird", 8);
+    put_pictures("cat", 8);
+    for (size_t i = 0; i < 4; i++) {
+        snprintf(name, sizeof name, "p/%s", damaged[i]);
+        put(name, "no picture", 10);
+    }
+    if (run_ranks(2, PICTURES_OF("2"), &b, NULL, &out, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    for (size_t i = 0; i < 4; i++) {
+        const char *at;
+
+        snprintf(name, sizeof name, "file=%s;", damaged[i]);
+        at = strstr(b.bad, name);
+        if (!at || strstr(at + 1, name))
+            fail_msg("'%s' has %s %s", b.bad, at ? "twice" : "not", name);
+    }
+    for (size_t i = 0; i < b.count; i++)
+        if (!strcmp(b.points[i].key, "data_bad"))
+            counted = b.points[i].value;
+    assert_true(counted == 4);
+    close_book(&b);
+    for (int i = 0; i < 12; i++) { /* more than ten, and of no rank more than ten */
+        snprintf(name, sizeof name, "p/val/bird/more%d.png", i);
+        put(name, "no picture", 10);
+    }
+    clear();
+    others = PD_ERR_CORRUPT;
+    assert_int_equal(run_ranks(2, PICTURES_OF("2"), &b, NULL, &out, &why), PD_ERR_CORRUPT);
+    others = PD_OK;
+    assert_non_null(strstr(why.text, "cannot be decoded"));
     close_book(&b);
 }
 
@@ -287,6 +333,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_cropped_images_learn_and_stop_bit_identically, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damaged_pictures_are_reported_by_name, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_damaged_pictures_of_every_rank_are_reported, setup, teardown),
         cmocka_unit_test_setup_teardown(test_other_names_of_classes_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_changed_data_are_reported_and_the_run_goes_on, setup, teardown),
         cmocka_unit_test_setup_teardown(test_words_stop_bit_identically_and_travel_with_the_checkpoint, setup,

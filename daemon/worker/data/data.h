@@ -303,6 +303,15 @@ int64_t data_bad_count(const struct data_set *set);
  * no further one at present. */
 #define DATA_BAD_NAMED 100
 bool data_bad_next(const struct data_set *set, char name[256], char reason[256]);
+/* PD_ERR_CORRUPT: too many pictures cannot be decoded (data_loader_next); the sentence names the first. */
+PD_NODISCARD enum pd_err data_bad_check(const struct data_set *set, struct pd_why *why);
+/* Ranks that open one set tell each other which pictures they could not decode. data_bad_size: bytes that
+ * data_bad_save writes, equal on all ranks; 0: the set has no picture files, and the others must not be called.
+ * data_bad_fresh: number of pictures found since data_bad_save. data_bad_merge adds what another rank has saved. */
+size_t data_bad_size(const struct data_set *set);
+int64_t data_bad_fresh(const struct data_set *set);
+void data_bad_save(const struct data_set *set, void *to);
+void data_bad_merge(const struct data_set *set, const void *from);
 
 /* Draws the 28 x 28 picture of one generated digit, 0..9. A pure function of its arguments. */
 void data_digit_draw(uint64_t seed, int64_t index, int digit, uint8_t pixels[28 * 28]);

@@ -25,13 +25,18 @@ void data_normalisation(int channels, float mean[3], float std[3])
 
 /* ---- what cannot be read ---- */
 
+struct named {
+    int64_t index; /* of the image, and one; 0: none */
+    char name[256], reason[256];
+};
+
 struct data_bad {
     pthread_mutex_t lock;
     int64_t count, reported;
+    int64_t fresh; /* of them, found here since data_bad_save */
     uint8_t *seen; /* a bit for each image of the set */
-    struct {
-        char name[256], reason[256];
-    } * named;
+    size_t seen_bytes;
+    struct named *named; /* the first DATA_BAD_NAMED */
 };
 
 static struct data_bad *bad_new(int64_t images)
@@ -40,7 +45,8 @@ static struct data_bad *bad_new(int64_t images)
 
     if (!b)
         return NULL;
-    b->seen = calloc((size_t)images / 8 + 1, 1);
+    b->seen_bytes = (size_t)images / 8 + 1;
+    b->seen = calloc(b->seen_bytes, 1);
     b->named = calloc(DATA_BAD_NAMED, sizeof *b->named);
     if (!b->seen || !b->named) {
         free(b->seen);
@@ -62,21 +68,76 @@ static void bad_free(struct data_bad *b)
     free(b);
 }
 
+/* Whether the image is a new one, which it is not after this. */
+static bool count_bad(struct data_bad *b, int64_t index, const char *name, const char *reason)
+{
+    if (b->seen[index / 8] >> index % 8 & 1)
+        return false;
+    b->seen[index / 8] |= (uint8_t)(1 << index % 8);
+    if (b->count < DATA_BAD_NAMED) {
+        b->named[b->count].index = index + 1;
+        snprintf(b->named[b->count].name, sizeof b->named->name, "%s", name);
+        snprintf(b->named[b->count].reason, sizeof b->named->reason, "%s", reason);
+    }
+    b->count++;
+    return true;
+}
+
 void data_bad_note(const struct data_set *set, int64_t index, const char *name, const char *reason)
 {
     struct data_bad *b = set->bad;
 
     pthread_mutex_lock(&b->lock);
-    if (!(b->seen[index / 8] >> index % 8 & 1)) {
-        b->seen[index / 8] |= (uint8_t)(1 << index % 8);
-        if (b->count < DATA_BAD_NAMED) {
-            snprintf(b->named[b->count].name, sizeof b->named->name, "%s", name);
-            snprintf(b->named[b->count].reason, sizeof b->named->reason, "%s", reason);
-        }
-        b->count++;
-    }
+    b->fresh += count_bad(b, index, name, reason);
     pthread_mutex_unlock(&b->lock);
 }
+
+/* ---- the same of several ranks: the names, then the bits ---- */
+
+size_t data_bad_size(const struct data_set *set)
+{
+    return set->pictures && set->bad ? DATA_BAD_NAMED * sizeof(struct named) + set->bad->seen_bytes : 0;
+}
+
+int64_t data_bad_fresh(const struct data_set *set)
+{
+    int64_t n;
+
+    pthread_mutex_lock(&set->bad->lock);
+    n = set->bad->fresh;
+    pthread_mutex_unlock(&set->bad->lock);
+    return n;
+}
+
+void data_bad_save(const struct data_set *set, void *to)
+{
+    struct data_bad *b = set->bad;
+    const size_t names = DATA_BAD_NAMED * sizeof *b->named;
+
+    pthread_mutex_lock(&b->lock);
+    memcpy(to, b->named, names);
+    memcpy((char *)to + names, b->seen, b->seen_bytes);
+    b->fresh = 0;
+    pthread_mutex_unlock(&b->lock);
+}
+
+void data_bad_merge(const struct data_set *set, const void *from)
+{
+    struct data_bad *b = set->bad;
+    const struct named *named = from;
+    const uint8_t *seen = (const uint8_t *)(named + DATA_BAD_NAMED);
+
+    pthread_mutex_lock(&b->lock);
+    for (int i = 0; i < DATA_BAD_NAMED && named[i].index; i++)
+        (void)count_bad(b, named[i].index - 1, named[i].name, named[i].reason);
+    for (size_t k = 0; k < b->seen_bytes; k++)
+        for (int bit = 0; seen[k] != b->seen[k] && bit < 8; bit++)
+            if (seen[k] >> bit & 1)
+                (void)count_bad(b, (int64_t)k * 8 + bit, "", ""); /* behind those that are named */
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* ---- what is reported ---- */
 
 int64_t data_bad_count(const struct data_set *set)
 {

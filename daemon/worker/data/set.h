@@ -133,8 +133,6 @@ void data_note_end(struct data_set *set);
 
 /* Records that picture `index`, named `name`, cannot be decoded. */
 void data_bad_note(const struct data_set *set, int64_t index, const char *name, const char *reason);
-/* PD_ERR_CORRUPT: too many pictures cannot be decoded (data_loader_next); the sentence names the first. */
-PD_NODISCARD enum pd_err data_bad_check(const struct data_set *set, struct pd_why *why);
 
 /* PD_ERR_TIMEOUT after the deadline `until_us` of struct data_options, else PD_OK. */
 PD_NODISCARD enum pd_err data_in_time(int64_t until_us, struct pd_why *why);

@@ -83,6 +83,32 @@ static enum pd_err sum_ranks(struct evaluator *e, struct task_score *sums, struc
     return err;
 }
 
+/* Lets all ranks know which pictures any of them could not decode, so that rank 0 reports them and the limit is that of
+ * the run. */
+static enum pd_err share_bad(const struct session *s, struct pd_why *why)
+{
+    const struct data_set *set = s->setup.set;
+    const size_t size = s->ranks ? data_bad_size(set) : 0;
+    double fresh = size ? (double)data_bad_fresh(set) : 0;
+    void *found = NULL;
+    enum pd_err err = size ? ranks_sum(s->ranks, &fresh, 1, why) : PD_OK;
+
+    if (err != PD_OK || !(fresh > 0))
+        return err;
+    found = malloc(size);
+    if (!found)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the pictures that cannot be decoded");
+    for (int rank = 0; rank < s->setup.ranks && err == PD_OK; rank++) {
+        if (rank == s->setup.rank)
+            data_bad_save(set, found);
+        err = ranks_share(s->ranks, found, size, rank, why);
+        if (err == PD_OK && rank != s->setup.rank)
+            data_bad_merge(set, found);
+    }
+    free(found);
+    return err == PD_OK ? data_bad_check(set, why) : err;
+}
+
 enum pd_err evaluator_score(struct evaluator *e, const struct data_set *set, enum data_split part,
                             struct evaluator_numbers *ret, enum train_stop *ret_stop, struct pd_why *why)
 {
@@ -115,6 +141,8 @@ enum pd_err evaluator_score(struct evaluator *e, const struct data_set *set, enu
             e->scored(e->user);
     }
     data_loader_free(l);
+    if (err == PD_OK && stop == TRAIN_STOP_NONE)
+        err = share_bad(s, why);
     reporter_bad(s->reporter, setup->set);
     if (err == PD_OK && stop == TRAIN_STOP_NONE)
         err = sum_ranks(e, &sums, why);

@@ -1,6 +1,8 @@
 /* The data sets of the Long Range Arena: what is read of their files, and which tokens a batch then holds. */
 #include "tests/data/box.h"
 
+#include <fcntl.h>
+
 #include "daemon/worker/data/pairs.h"
 #include "daemon/worker/data/sequences.h"
 #include "tests/lib/png.h"
@@ -221,6 +223,46 @@ static void test_arena_pairs_are_of_one_document_or_of_two(void **state)
     pd_buf_done(&out);
 }
 
+/* The folder of pairs is one of documents: it may be as large, and its digest has the paths below it. */
+static void test_arena_pairs_are_read_as_documents(void **state)
+{
+    struct data_options o = options(DATA_SET_PAIRS, "box/shelves", 8);
+    struct data_set *set = calloc(1, sizeof *set);
+    static char text[2000];
+    struct pd_why why;
+    char from[128], to[128], before[65];
+    int64_t at = (int64_t)DATA_FILE_LIMIT;
+
+    (void)state;
+    assert_non_null(set);
+    memset(text, 'a', sizeof text);
+    put("shelves/a/1.txt", text, sizeof text, false);
+    memset(text, 'b', sizeof text);
+    put("shelves/b/1.txt", text, sizeof text, false);
+    for (int pairs = 0; pairs < 2; pairs++) {
+        int fd;
+
+        snprintf(from, sizeof from, "%s/shelves/b/1.txt", folder);
+        fd = open(from, O_RDONLY);
+        assert_true(fd >= 0);
+        set->options.dataset = pairs ? DATA_SET_PAIRS : DATA_SET_TEXTS;
+        assert_int_equal(data_text_append(set, fd, "b/1.txt", true, &at, &why), pairs ? PD_OK : PD_ERR_LIMIT);
+    }
+    assert_true(at == (int64_t)(DATA_FILE_LIMIT + sizeof text));
+    free(set);
+    set = NULL;
+    want_open(&o, &set);
+    snprintf(before, sizeof before, "%s", data_info(set)->digest);
+    set = data_free(set);
+    snprintf(from, sizeof from, "%s/shelves/b", folder);
+    snprintf(to, sizeof to, "%s/shelves/c", folder);
+    assert_int_equal(rename(from, to), 0);
+    want_open(&o, &set);
+    assert_int_equal(strlen(before), 64);
+    assert_string_not_equal(data_info(set)->digest, before);
+    data_free(set);
+}
+
 /* A training part of one pair has one class, and the others may have both. */
 static void test_arena_pairs_have_two_classes(void **state)
 {
@@ -273,6 +315,7 @@ int main(void)
         cmocka_unit_test(test_arena_greys_are_rounded),
         cmocka_unit_test(test_arena_greys_report_what_the_pictures_lack),
         cmocka_unit_test(test_arena_pairs_are_of_one_document_or_of_two),
+        cmocka_unit_test(test_arena_pairs_are_read_as_documents),
         cmocka_unit_test(test_arena_pairs_have_two_classes),
         cmocka_unit_test(test_arena_paths_of_other_lengths_are_padded),
     };

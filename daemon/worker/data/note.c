@@ -37,7 +37,7 @@ void data_note_file(struct data_set *set, const char *name, const void *head, si
     digest_sha256_update(&sum, rest, rest_len);
     digest_sha256_final(&sum, bytes);
     /* A single file is named by itself, wherever it lies; documents by their paths below the set's folder. */
-    if (set->options.dataset != DATA_SET_DOCUMENTS && slash)
+    if (!data_of_documents(set) && slash)
         name = slash + 1;
     add_line(set, digest_hex(bytes, sizeof bytes, hex), head_len + rest_len, name);
 }

@@ -223,6 +223,9 @@ PD_NODISCARD enum pd_err data_open_ids(struct data_set *set, const struct data_o
 
 /* ---- textfile.c ---- */
 
+/* Whether the set is a folder of documents, read as one text. */
+bool data_of_documents(const struct data_set *set);
+
 /* Reserves `len` + 1 bytes in set->text. PD_ERR_NOMEM. */
 PD_NODISCARD enum pd_err data_text_reserve(struct data_set *set, size_t len, const char *name,
                                            struct pd_why *why);

@@ -42,9 +42,14 @@ static const char *packing_of(int fd)
     return NULL;
 }
 
+bool data_of_documents(const struct data_set *set)
+{
+    return set->options.dataset == DATA_SET_DOCUMENTS || set->options.dataset == DATA_SET_PAIRS;
+}
+
 static size_t limit_of(const struct data_set *set)
 {
-    return set->options.dataset == DATA_SET_DOCUMENTS ? DATA_FOLDER_LIMIT : DATA_FILE_LIMIT;
+    return data_of_documents(set) ? DATA_FOLDER_LIMIT : DATA_FILE_LIMIT;
 }
 
 enum pd_err data_text_reserve(struct data_set *set, size_t len, const char *name, struct pd_why *why)
@@ -55,7 +60,7 @@ enum pd_err data_text_reserve(struct data_set *set, size_t len, const char *name
     if (set->text && capacity <= set->text_size)
         return PD_OK;
     /* One file wants what it holds; of a folder's files many follow. */
-    if (set->options.dataset == DATA_SET_DOCUMENTS && capacity < set->text_size + set->text_size / 2)
+    if (data_of_documents(set) && capacity < set->text_size + set->text_size / 2)
         capacity = set->text_size + set->text_size / 2;
     more = realloc(set->text, capacity);
     if (!more)

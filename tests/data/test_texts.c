@@ -149,6 +149,34 @@ static void test_no_character_of_a_shortened_file_is_torn(void **state)
     data_free(set);
 }
 
+static void test_counts_stay_within_the_file_of_their_part(void **state)
+{
+    struct data_options o = options(DATA_TOKENIZER_BYTES);
+    struct data_set *set = NULL;
+    char train[1000], val[200];
+
+    (void)state;
+    memset(train, 't', sizeof train);
+    memset(val, 'v', sizeof val);
+    o.dataset = DATA_SET_TEXTS;
+    o.path = "box/ptb";
+    o.rule = DATA_SPLIT_COUNT;
+    o.train_count = 1050;
+    o.val_count = 100;
+    put("ptb/train.txt", train, sizeof train, false);
+    put("ptb/valid.txt", val, sizeof val, false);
+    want_refused(&o, PD_ERR_INVALID, "#/data/split/train: 1050 bytes are requested, the training part");
+    o.train_count = 900;
+    o.val_count = 201;
+    want_refused(&o, PD_ERR_INVALID, "#/data/split/val: 201 bytes are requested, the validation part");
+    o.train_count = 1000;
+    o.val_count = 200;
+    want_open(&o, &set);
+    assert_memory_equal(set->part[DATA_TRAIN].ids, train, sizeof train);
+    assert_memory_equal(set->part[DATA_VAL].ids, val, sizeof val);
+    data_free(set);
+}
+
 /* Of the files that a folder may hold, each part takes its own, by whatever name it has. */
 static void test_each_part_of_a_folder_is_its_own_file(void **state)
 {
@@ -583,6 +611,7 @@ int main(void)
         T(test_each_tokenizer_cuts_once),
         T(test_no_character_is_torn),
         T(test_no_character_of_a_shortened_file_is_torn),
+        T(test_counts_stay_within_the_file_of_their_part),
         T(test_folder_of_parts),
         T(test_a_text_that_is_left_is_the_test_part),
         T(test_each_part_of_a_folder_is_its_own_file),

@@ -227,6 +227,21 @@ static void find_test(const struct data_options *o, const int64_t given[DATA_SPL
     p->bytes[DATA_TEST] = wants_test_part(o) ? given[DATA_TEST] : p->whole - left;
 }
 
+/* A count beyond the bytes of a part's own files would take them from those of the next. */
+static enum pd_err check_counts(const struct data_options *o, const int64_t given[DATA_SPLITS],
+                                const int64_t bytes[DATA_SPLITS], struct pd_why *why)
+{
+    if (o->rule != DATA_SPLIT_COUNT || o->dataset == DATA_SET_TEXT || !given[DATA_TRAIN] || !given[DATA_VAL])
+        return PD_OK;
+    for (int part = 0; part < 2; part++)
+        if (bytes[part] > given[part])
+            return pd_fail(why, PD_ERR_INVALID,
+                           "#/data/split/%s: %lld bytes are requested, the %s part of '%s' has %lld",
+                           part ? "val" : "train", (long long)bytes[part], part ? "validation" : "training",
+                           o->path, (long long)given[part]);
+    return PD_OK;
+}
+
 static enum pd_err find_parts(struct data_set *set, const struct data_options *o, bool size_only,
                               struct places *p, struct pd_why *why)
 {
@@ -240,6 +255,8 @@ static enum pd_err find_parts(struct data_set *set, const struct data_options *o
     }
     if (err == PD_OK)
         err = data_divide(o, p->whole, given, p->bytes, why);
+    if (err == PD_OK)
+        err = check_counts(o, given, p->bytes, why);
     if (err != PD_OK)
         return err;
     sum = p->bytes[DATA_TRAIN] + p->bytes[DATA_VAL];

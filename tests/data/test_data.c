@@ -1,6 +1,7 @@
 /* Data sets from tiny files made here: what is read, in which order, and what is refused. */
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -435,6 +436,28 @@ static void test_mnist_real_set_first_labels(void **state)
     data_free(set);
 }
 
+/* The reaction equation from its other end: u / (1 - u) grows by e^(c t). */
+static void test_reaction_stays_a_number_whatever_its_coefficient(void **state)
+{
+    static const double c[] = {-1000, -5, 5, 1000};
+    const double pi = acos(-1);
+
+    (void)state;
+    for (size_t k = 0; k < sizeof c / sizeof *c; k++)
+        for (int b = 0; b <= 100; b++)
+            for (int a = 0; a <= 100; a++) {
+                const double x = 2 * pi * b / 100, t = a / 100.0,
+                             u = data_equation_exact(DATA_EQUATION_REACTION, c[k], x, t),
+                             odds = (x - pi) * (x - pi) / (2 * pi * pi / 16),
+                             want = 1 / (1 + expm1(odds) * exp(-c[k] * t));
+
+                if (b == 50)
+                    assert_true(u == 1);
+                else
+                    assert_true(fabs(u - want) <= 1e-12);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -446,6 +469,7 @@ int main(void)
         T(test_order_each_sample_once_an_epoch_and_resumable),
         T(test_shift_moves_and_pads_with_black),
         T(test_text_windows_and_split),
+        T(test_reaction_stays_a_number_whatever_its_coefficient),
         T(test_digits_pure_function_and_distinct),
         T(test_mnist_real_set_first_labels),
 #undef T

@@ -27,6 +27,8 @@ double data_equation_exact(enum data_equation equation, double c, double x, doub
         return sin(x - c * t);
     case DATA_EQUATION_REACTION: /* h e / (h e + 1 - h), divided by e so that a large c does not overflow */
         h = exp(-(x - PI) * (x - PI) / (2 * (PI / 4) * (PI / 4)));
+        if (h >= 1) /* stays there, also where exp(-c t) is infinite */
+            return 1;
         return h / (h + (1 - h) * exp(-c * t));
     case DATA_EQUATION_WAVE:
         return sin(PI * x) * cos(c * PI * t) + 0.5 * sin(3 * PI * x) * cos(3 * c * PI * t);

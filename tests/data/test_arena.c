@@ -93,6 +93,8 @@ static void test_arena_imdb_has_no_header_and_bytes_from_1(void **state)
     data_free(set);
     put_text("imdb/test.tsv", "1\tno id\n");
     want_refusal(&o, "'test.tsv': line 1: 2 columns, and each line has 3");
+    put_text("imdb/test.tsv", "\n");
+    want_refusal(&o, "'test.tsv' is empty: each line has 3 columns, without a header row");
 }
 
 static void test_arena_aan_has_a_text_in_each_half(void **state)

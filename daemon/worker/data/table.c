@@ -186,6 +186,9 @@ static enum pd_err read_columns(struct reading *r, struct pd_why *why)
     enum pd_err err;
 
     skip_blank_lines(r);
+    if (r->at == r->end && r->table->columns)
+        return pd_fail(why, PD_ERR_INVALID, "'%s' is empty: each line has %d columns, without a header row",
+                       r->table->name, r->table->columns);
     if (r->at == r->end)
         return pd_fail(why, PD_ERR_INVALID,
                        "'%s' is empty: it begins with a header row that names the columns '%s' and '%s'",

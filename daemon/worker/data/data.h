@@ -268,7 +268,8 @@ int64_t data_steps_per_epoch(const struct data_set *set, int32_t batch);
 
 /* Starts a loader, which prepares batches in order on `threads` threads of its own (1 .. DATA_LOADER_THREADS_MAX) ahead
  * of the reader. The set must outlive it. Training: batch k belongs to global step k, without end; each epoch is
- * reshuffled and augmented. Validation and test: the part once, in file order, not augmented, the last batch padded.
+ * reshuffled and augmented. Validation and test: the part once, in file order, not augmented, the last batch padded; of a
+ * text whole windows only, without up to context - 1 targets at its end.
  * `first` is the number of the first batch. The caller owns *ret. */
 #define DATA_LOADER_THREADS_MAX 64
 struct data_loader;

@@ -63,6 +63,22 @@ struct model_spec test_gpt_spec(enum pk_phi phi)
     return s;
 }
 
+struct model_spec test_landmark_spec(enum pk_phi phi, enum model_pinv start, bool pairs)
+{
+    struct model_spec s = test_gpt_spec(phi);
+
+    s.arch = &model_nystrom;
+    s.classes = 3;
+    s.pool = MODEL_POOL_MEAN;
+    s.context = 16;
+    s.landmarks = 4;
+    s.conv_kernel = 3;
+    s.pinv_iterations = 2;
+    s.pinv_start = start;
+    s.zero_pads = s.pairs = pairs;
+    return s;
+}
+
 static enum pd_err copy_tensor(void *user, void *to, const void *memory, size_t bytes, struct pd_why *why)
 {
     (void)user;

@@ -5,9 +5,11 @@
 #include "daemon/worker/model/model.h"
 #include "kernels/base/buf.h"
 
-/* A classifier of 12 x 12 images with 2 channels and 10 classes; a byte model of context 32. */
+/* A classifier of 12 x 12 images with 2 channels and 10 classes; a byte model of context 32; a classifier of 16 bytes, or
+ * of pairs of 8, through 4 landmarks to 3 classes. */
 struct model_spec test_vit_spec(enum pk_phi phi);
 struct model_spec test_gpt_spec(enum pk_phi phi);
+struct model_spec test_landmark_spec(enum pk_phi phi, enum model_pinv start, bool pairs);
 
 /* Writes a checkpoint with random weights large enough that its outputs differ, or for seed 0 with zeros, so
  * that all outputs are equal. Pixels of two channels have the means 0.25 and 0.75 and the deviations 0.5 and

@@ -440,6 +440,39 @@ static void test_role_waits_for_company_as_long_as_it_may(void **state)
     }
 }
 
+/* A pseudo-inverse that starts from a value of the batch: requests are computed one by one, and none waits. */
+static void test_role_shares_no_batch_where_its_texts_matter(void **state)
+{
+    static const int32_t ids[] = {3, 7, 8, 5};
+    struct model_spec spec = test_landmark_spec(PK_PHI_SOFTMAX, MODEL_PINV_GLOBAL_COLSUM, false);
+    struct ask asks[2];
+    struct fake f = {.asks = asks, .count = 2, .delay_us = 60000000};
+    char path[96];
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/landmarks.safetensors", dir);
+    test_checkpoint_write(path, &spec, 3);
+    for (int i = 0; i < 2; i++) {
+        struct wire_tensor *t = &asks[i].req.tensors[0];
+
+        asks[i] = (struct ask){.cancel_after = -1,
+                               .req = {.kind = "infer", .json = "{}", .json_len = 2, .count = 1}};
+        strcpy(t->name, "tokens");
+        strcpy(t->dtype, "INT32");
+        t->rank = 2;
+        t->shape[0] = 1;
+        t->shape[1] = 4;
+        t->data = ids;
+        t->bytes = sizeof ids;
+    }
+    play(&f, path);
+    unlink(path);
+    assert_int_equal(asks[0].err, PD_OK);
+    assert_int_equal(f.most_running, 1);
+    assert_true(f.turn < 100); /* the host counts a turn for each try to wait */
+    assert_memory_equal(asks[0].logits, asks[1].logits, 3 * sizeof(float));
+}
+
 static void test_role_completes_text(void **state)
 {
     struct ask asks[5];
@@ -769,6 +802,7 @@ int main(void)
         cmocka_unit_test(test_role_refuses_malformed_requests),
         cmocka_unit_test(test_role_answers_pictures),
         cmocka_unit_test(test_role_waits_for_company_as_long_as_it_may),
+        cmocka_unit_test(test_role_shares_no_batch_where_its_texts_matter),
         cmocka_unit_test(test_role_completes_text),
         cmocka_unit_test(test_role_turns_text_to_tokens_and_back),
         cmocka_unit_test(test_role_stops_for_a_client_that_left),

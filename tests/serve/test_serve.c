@@ -18,7 +18,7 @@
 
 #define PIXELS (2 * 12 * 12)
 
-static char dir[64], vit_path[96], even_path[96], gpt_path[96], poly_path[96];
+static char dir[64], vit_path[96], even_path[96], gpt_path[96], poly_path[96], landmark_path[96];
 static struct pd_why why;
 
 static struct serve *open_model(const char *path, uint32_t streams)
@@ -145,6 +145,64 @@ static void test_classify_refuses_a_pixel_that_is_no_number(void **state)
     input[PIXELS - 1] = 2;
     assert_int_equal(serve_classify(s, &part, 1, &scores, &why), PD_ERR_INVALID);
     serve_close(s);
+}
+
+#define TEXTS 5
+#define TEXT_INTS 17 /* the length, then the ids */
+
+static void score_texts(struct serve *s, const int32_t *texts, int64_t count, float *ret)
+{
+    struct serve_samples part = {.data = texts, .count = count};
+    struct serve_scores scores = {.logits = ret};
+
+    assert_int_equal(serve_classify(s, &part, 1, &scores, &why), PD_OK);
+}
+
+/* A pseudo-inverse that starts from a value of the batch: neither texts of other requests nor the rows that fill up a batch
+ * may change an answer. */
+static void test_classify_of_a_start_over_the_batch_sees_its_own_request_only(void **state)
+{
+    (void)state;
+    for (int c = 0; c < 4; c++) {
+        const bool pairs = c / 2;
+        struct model_spec spec = c % 2 ? test_landmark_spec(PK_PHI_SOFTMAX, MODEL_PINV_GLOBAL_COLSUM, pairs)
+                                       : test_landmark_spec(PK_PHI_POLY, MODEL_PINV_GLOBAL_ABS, pairs);
+        struct serve_options exact = {.checkpoint = landmark_path, .threads = 2, .batch_max = 3};
+        int32_t texts[TEXTS * TEXT_INTS] = {0};
+        float alone[TEXTS * 3], together[TEXTS * 3];
+        uint8_t ids[TEXTS * (TEXT_INTS - 1)];
+        struct serve_samples parts[3] = {
+            {.data = texts, .count = 1},
+            {.data = texts + TEXT_INTS, .count = 3},
+            {.data = texts + 4 * TEXT_INTS, .count = 1},
+        };
+        struct serve_scores scores = {.logits = together};
+        struct serve *s, *tight = NULL;
+
+        test_checkpoint_write(landmark_path, &spec, 3);
+        s = open_model(landmark_path, 1);
+        assert_int_equal(serve_open(&exact, &tight, &why), PD_OK);
+        assert_int_equal(serve_text_ints(s), TEXT_INTS);
+        fill_pixels(ids, sizeof ids);
+        for (int i = 0; i < TEXTS; i++) {
+            /* those of the middle request are short: a text of padding has larger sums than they */
+            const int length = i > 0 && i < 4 && !pairs ? 1 : TEXT_INTS - 1;
+
+            texts[i * TEXT_INTS] = length;
+            for (int k = 0; k < length; k++)
+                texts[i * TEXT_INTS + 1 + k] = ids[i * (TEXT_INTS - 1) + k] | 1;
+        }
+        score_texts(tight, texts, 1, alone); /* batches of 1, 3 and 1 rows: no padding */
+        score_texts(tight, texts + TEXT_INTS, 3, alone + 3);
+        score_texts(tight, texts + 4 * TEXT_INTS, 1, alone + 4 * 3);
+        assert_int_equal(serve_classify(s, parts, 3, &scores, &why), PD_OK); /* 3 texts in a batch of 4 */
+        for (int i = 0; i < TEXTS * 3; i++)
+            if (!(fabsf(alone[i] - together[i]) <= 1e-5f * (1 + fabsf(alone[i]))))
+                fail_msg("case %d, text %d, class %d: %g alone, %g with others", c, i / 3, i % 3,
+                         (double)alone[i], (double)together[i]);
+        serve_close(tight);
+        serve_close(s);
+    }
 }
 
 static void test_kinds_do_not_mix(void **state)
@@ -689,6 +747,7 @@ static int setup(void **state)
     snprintf(even_path, sizeof even_path, "%s/even.safetensors", dir);
     snprintf(gpt_path, sizeof gpt_path, "%s/gpt.safetensors", dir);
     snprintf(poly_path, sizeof poly_path, "%s/poly.safetensors", dir);
+    snprintf(landmark_path, sizeof landmark_path, "%s/landmarks.safetensors", dir);
     spec = test_vit_spec(PK_PHI_POLY);
     test_checkpoint_write(vit_path, &spec, 1);
     test_checkpoint_write(even_path, &spec, 0);
@@ -706,6 +765,7 @@ static int teardown(void **state)
     unlink(even_path);
     unlink(gpt_path);
     unlink(poly_path);
+    unlink(landmark_path);
     return rmdir(dir);
 }
 
@@ -716,6 +776,7 @@ int main(void)
         cmocka_unit_test(test_classify_parts_and_remainders),
         cmocka_unit_test(test_classify_takes_the_first_of_equal_classes),
         cmocka_unit_test(test_classify_refuses_a_pixel_that_is_no_number),
+        cmocka_unit_test(test_classify_of_a_start_over_the_batch_sees_its_own_request_only),
         cmocka_unit_test(test_kinds_do_not_mix),
         cmocka_unit_test(test_decode_with_cache_equals_the_full_forward_softmax),
         cmocka_unit_test(test_decode_with_cache_equals_the_full_forward_cubic),

@@ -334,7 +334,7 @@ int64_t role_samples_company_us(struct role *r)
     const struct item *it = serve_queue_peek(r->queue);
     int64_t left;
 
-    if (!it || serve_queue_cost(r->queue) >= r->info->batch_max)
+    if (!it || r->info->apart || serve_queue_cost(r->queue) >= r->info->batch_max)
         return 0;
     left = it->arrived_us + r->host->delay_us - pd_clock_mono_us();
     return left > 0 ? left : 0;
@@ -348,7 +348,7 @@ static void run_small(struct role *r)
     struct item *it;
 
     while (count < ROLE_SERVE_QUEUE && (it = serve_queue_peek(r->queue))) {
-        if (count && images + it->images > (int64_t)r->info->batch_max)
+        if (count && (r->info->apart || images + it->images > (int64_t)r->info->batch_max))
             break;
         r->batch[count++] = serve_queue_pop(r->queue);
         images += it->images;

@@ -119,7 +119,7 @@ enum pd_err serve_classify(struct serve *s, const struct serve_samples *parts, s
             err = kind->put(s, &parts[p], i, used, why);
             if (err != PD_OK)
                 return err;
-            if (++used < (int64_t)s->info.batch_max)
+            if (++used < (int64_t)s->info.batch_max && !(s->info.apart && i + 1 == parts[p].count))
                 continue;
             err = run_batch(s, used, first, ret, why);
             if (err != PD_OK)

@@ -11,9 +11,11 @@
 static enum pd_err read_text_model(struct serve *s, const struct data_st *st, const char *path,
                                    struct pd_why *why)
 {
+    const struct model_spec *spec = model_spec(s->model);
     enum pd_err err = serve_tokenizer_read(s, st, why);
 
-    s->info.context = s->info.positions = model_spec(s->model)->context;
+    s->info.context = s->info.positions = spec->context;
+    s->info.apart = spec->landmarks && spec->pinv_start != MODEL_PINV_MATRIX_ABS;
     return err == PD_OK ? serve_labels_read(s, st, path, why) : err;
 }
 
@@ -168,15 +170,17 @@ static enum pd_err put_text(struct serve *s, const struct serve_samples *part, i
     return PD_OK;
 }
 
+/* Padding repeats the first text, so the largest value of a batch remains the same. */
 static enum pd_err send_texts(struct serve *s, int64_t used, int32_t size, struct pd_why *why)
 {
     const size_t tokens = (size_t)s->info.positions;
     int32_t *last = s->ids + s->info.batch_max * tokens;
     enum pd_err err;
 
-    memset(s->ids + (size_t)used * tokens, 0, (size_t)(size - used) * tokens * sizeof *s->ids);
-    for (int64_t row = used; row < size; row++)
-        last[row] = (int32_t)(row * (int64_t)tokens);
+    for (int64_t row = used; row < size; row++) {
+        memcpy(s->ids + (size_t)row * tokens, s->ids, tokens * sizeof *s->ids);
+        last[row] = last[0] + (int32_t)(row * (int64_t)tokens);
+    }
     err = s->api->upload(s->backend, s->input, s->ids, (size_t)size * tokens * sizeof *s->ids, why);
     return err == PD_OK ? s->api->upload(s->backend, s->pick, last, (size_t)size * sizeof *last, why) : err;
 }

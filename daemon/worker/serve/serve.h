@@ -67,6 +67,8 @@ struct serve_info {
     int64_t context;                 /* of tokens: positions of the model */
     /* language: context of a stream, and maximum length of a prompt; texts to classes: maximum tokens of a text */
     int64_t positions;
+    /* texts to classes: the pseudo-inverse starts from a value of the batch, so a batch holds texts of one request */
+    bool apart;
     bool state;          /* language: a stream has a constant-size state */
     size_t stream_bytes; /* language: memory of one stream */
     uint32_t batch_max, streams_max;
@@ -149,8 +151,8 @@ struct serve_scores {
     int64_t *classes;     /* (count): the first largest */
 };
 
-/* Classifies all samples of all parts, in batches of the next larger bucket. The caller's arrays hold the sum
- * of the counts. Of images: a float that is not finite or far off the scale 0..1 (below
+/* Classifies all samples of all parts, in batches of the next larger bucket. A part belongs to one request (see
+ * serve_info.apart). The caller's arrays hold the sum of the counts. Of images: a float that is not finite or far off the scale 0..1 (below
  * SERVE_PIXEL_LOW, above SERVE_PIXEL_HIGH) is PD_ERR_INVALID: it is 0..255, or normalised already. */
 PD_NODISCARD enum pd_err serve_classify(struct serve *s, const struct serve_samples *parts, size_t count,
                                         const struct serve_scores *ret, struct pd_why *why);

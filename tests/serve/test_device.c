@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "daemon/worker/data/data.h"
 #include "daemon/worker/serve/serve.h"
 #include "kernels/backend/load.h"
 #include "tests/serve/checkpoint.h"
@@ -79,6 +80,54 @@ static void test_a_device_classifies_as_the_cpu_does(void **state)
         if (!(fabsf(logits[0][i] - logits[1][i]) < 0.05f * most))
             fail_msg("logit %d: %g on the CPU, %g on the device", i, (double)logits[0][i],
                      (double)logits[1][i]);
+}
+
+/* A solution at points is f32 on both. */
+static void test_a_device_solves_as_the_cpu_does(void **state)
+{
+    const struct model_spec spec = {.arch = &model_pinnsformer,
+                                    .width = 8,
+                                    .depth = 1,
+                                    .heads = 2,
+                                    .mlp_width = 16,
+                                    .head_width = 16,
+                                    .bias = true,
+                                    .norm_eps = 1e-6,
+                                    .equation = DATA_EQUATION_CONVECTION,
+                                    .coefficient = 1.5,
+                                    .context = 5,
+                                    .step = 0.01,
+                                    .grid = {3, 4},
+                                    .test_grid = {3, 4},
+                                    .attention.phi = PK_PHI_SOFTMAX,
+                                    .attention.n_for_scale = 5,
+                                    .attention.scale_value = 1,
+                                    .attention.scale_lr_mult = 1,
+                                    .attention.init_logit_std = -1,
+                                    .dtype = PK_F32};
+    float points[7][2], u[2][7], most = 0;
+    struct serve_samples part = {.data = points, .count = 7};
+
+    (void)state;
+    test_checkpoint_write(path, &spec, 1);
+    for (int i = 0; i < 7; i++) {
+        points[i][0] = (float)i * 0.9f;
+        points[i][1] = (float)i / 7;
+    }
+    for (int cuda = 0; cuda < 2; cuda++) {
+        struct serve *s = open_on(cuda);
+        struct serve_scores scores = {.logits = u[cuda]};
+
+        assert_ptr_equal(serve_info(s)->kind, &serve_kind_field);
+        assert_int_equal(serve_classify(s, &part, 1, &scores, &why), PD_OK);
+        serve_close(s);
+    }
+    for (int i = 0; i < 7; i++)
+        most = fabsf(u[0][i]) > most ? fabsf(u[0][i]) : most;
+    assert_true(most > 0 && fabsf(u[0][0] - u[0][6]) > 1e-3f * most);
+    for (int i = 0; i < 7; i++)
+        if (!(fabsf(u[0][i] - u[1][i]) < 1e-4f * most))
+            fail_msg("point %d: %g on the CPU, %g on the device", i, (double)u[0][i], (double)u[1][i]);
 }
 
 /* Scores a text by reading it and generates a little; log-probabilities of the reading. */
@@ -158,6 +207,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_device_classifies_as_the_cpu_does, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_device_solves_as_the_cpu_does, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_device_reads_and_writes_text, setup, teardown),
     };
 

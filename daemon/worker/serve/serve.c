@@ -164,7 +164,8 @@ static enum pd_err read_checkpoint(struct serve *s, const struct serve_options *
     }
     if (err == PD_OK && o->bf16_weights && s->info.kind->narrow && spec.dtype == PK_F32)
         spec.weights = PK_BF16;
-    if (err == PD_OK && o->cuda && spec.dtype == PK_F32) {
+    /* A solution at points stays in f32, which is what it was trained in. */
+    if (err == PD_OK && o->cuda && spec.dtype == PK_F32 && !model_reads_points(&spec)) {
         spec.mixed = true;
         spec.weights = PK_BF16; /* what products read, resident */
     }

@@ -232,7 +232,7 @@ test('a version that the budget does not hold is refused with the numbers', real
             break;
         assert.ok(Date.now() < end, reply.text);
     }
-    assert.equal(reply.status, 422, reply.text);
+    assert.deepEqual([reply.status, reply.json.error.code], [422, 'limit'], reply.text);
     assert.match(reply.json.detail, /\d+ bytes|takes? \d+|serve\.memory_bytes/);
     assert.match((await host.get('/api/v1/models/text/versions/1')).json.reason, /serve\.memory_bytes/);
     await host.stop({ keep: true });

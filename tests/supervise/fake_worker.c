@@ -2,7 +2,8 @@
  * request's JSON, or in FAKE_SERVE of its environment: "echo"   gives the tensors back        "stream"  three
  * parts, then the last "wait"   answers when it is cancelled  "crash"   abort() "drip"   eight parts in 0.8 s, then
  * the last "stall"  three parts, then "wait" FAKE_SERVE=refuse  the load
- * fails with a reason; FAKE_SERVE=slow  it takes half a second. In the role train it sends one
+ * fails with a reason; FAKE_SERVE=slow  it takes half a second; FAKE_SERVE="needs N"  it
+ * takes a tenth of a second and N bytes, and fails with less. In the role train it sends one
  * malformed frame and leaves when its connection is closed. */
 #include <fcntl.h>
 #include <stdio.h>
@@ -99,6 +100,7 @@ int main(int argc, char **argv)
     struct serve_request *r;
     struct link *l;
     struct pd_why why;
+    unsigned long long needs = 0;
     char path[1024];
     int fd;
 
@@ -124,7 +126,20 @@ int main(int argc, char **argv)
         link_stop(l);
         return status;
     }
-    link_send_ready(l, "{\"platform\":\"fake\"}", 0);
+    if (!strncmp(mode, "needs ", 6)) {
+        const unsigned long long most = strtoull(after(argc, argv, "--memory", 0), NULL, 10);
+
+        needs = strtoull(mode + 6, NULL, 10);
+        usleep(100000);
+        if (most && most < needs) {
+            int status =
+                link_bye(l, "limit", 0, "the model needs more memory", 2000000, &why) == PD_OK ? 1 : 2;
+
+            link_stop(l);
+            return status;
+        }
+    }
+    link_send_ready(l, "{\"platform\":\"fake\"}", needs);
     while (link_request_next(l, -1, &r) == PD_OK)
         answer(l, r);
     if (link_bye(l, "done", 0, "", 2000000, &why) != PD_OK)

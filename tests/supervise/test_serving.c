@@ -22,6 +22,7 @@ struct fixture {
     char dir[64];
     struct store_writer *w;
     struct sup *sup;
+    int64_t memory; /* serve.memory_bytes */
 };
 
 static void up(struct fixture *f)
@@ -33,6 +34,7 @@ static void up(struct fixture *f)
                             .cpu_slots = 1,
                             .cpu_threads = 1,
                             .grace_us = 1000000,
+                            .serve_memory = f->memory,
                             .infer_queue = 4};
     struct pd_why why = {""};
 
@@ -46,14 +48,16 @@ static void down(struct fixture *f)
     f->w = store_writer_stop(f->w);
 }
 
-/* A run that has ended, and two versions of the model "m" made of its checkpoint. */
+#define VERSIONS 4
+
+/* A run that has ended, and versions of the model "m" made of its checkpoint. */
 static enum pd_err fill(struct store_tx *tx, void *ctx, struct pd_why *why)
 {
     struct store_job_new job = {.name = "j", .experiment = "e", .document = "{}"};
     struct store_run_new run = {
         .document = "{}", .device = "cpu", .slots = 1, .threads = 1, .total_steps = 2};
     struct store_checkpoint c = {
-        .attempt = 1, .step = 2, .kind = "best", .path = "/dev/null", .digest = "00"};
+        .attempt = 1, .step = 2, .kind = "best", .path = "/dev/null", .bytes = 300, .digest = "00"};
     int64_t id, n, checkpoint;
     enum pd_err err = store_job_insert(tx, &job, &id, why);
 
@@ -64,7 +68,7 @@ static enum pd_err fill(struct store_tx *tx, void *ctx, struct pd_why *why)
         err = store_run_cancel(tx, c.run_id, -1, "", why);
     if (err == PD_OK)
         err = store_checkpoint_insert(tx, &c, &checkpoint, why);
-    for (int i = 0; err == PD_OK && i < 2; i++)
+    for (int i = 0; err == PD_OK && i < VERSIONS; i++)
         err = store_model_register(tx, "m", checkpoint, &n, why);
     return err;
 }
@@ -222,7 +226,7 @@ static void test_serving_load_infer_unload(void **state)
     assert_int_equal(unload(f, 0), PD_OK);
     assert_int_equal(ask(f, "echo", 0, 0, &a, &id), PD_ERR_NOT_FOUND);
     assert_int_equal(unload(f, 0), PD_ERR_NOT_FOUND);
-    assert_int_equal(load(f, 3), PD_ERR_NOT_FOUND);
+    assert_int_equal(load(f, VERSIONS + 1), PD_ERR_NOT_FOUND);
 }
 
 static void test_serving_failed_load_says_why(void **state)
@@ -496,6 +500,140 @@ static void test_serving_wanted_models_are_loaded_at_start(void **state)
     wait_ready(f);
 }
 
+static void version_state(void *ctx, const struct sup_model_info *m)
+{
+    *(enum sup_model_state *)ctx = m->state;
+}
+
+/* Waits until no version loads; how many are ready. */
+static int ready_versions(struct fixture *f)
+{
+    for (int i = 0; i < 4000; i++) {
+        int ready = 0, loading = 0;
+
+        for (int64_t n = 1; n <= VERSIONS; n++) {
+            enum sup_model_state at = SUP_MODEL_UNAVAILABLE;
+            struct pd_why why;
+
+            if (sup_model_get(f->sup, "m", n, version_state, &at, &why) != PD_OK)
+                continue; /* unloaded */
+            ready += at == SUP_MODEL_READY;
+            loading += at == SUP_MODEL_LOADING;
+        }
+        if (!loading)
+            return ready;
+        pause_ms(5);
+    }
+    fail_msg("a version loads for ever");
+    return 0;
+}
+
+/* Files of 300 bytes that need 120: what fits when loaded one after the other fits after a restart, and what does not fit
+ * is loaded once there is room. */
+static void test_serving_what_fits_is_loaded_again(void **state)
+{
+    struct fixture *f = *state;
+
+    f->memory = 600;
+    down(f);
+    up(f);
+    setenv("FAKE_SERVE", "needs 120", 1);
+    for (int64_t n = 1; n <= VERSIONS; n++)
+        assert_int_equal(load(f, n), PD_OK);
+    pause_ms(100); /* the rows that want them are committed in their own time */
+    down(f);
+    up(f);
+    assert_int_equal(ready_versions(f), VERSIONS);
+    down(f);
+    f->memory = 250;
+    up(f);
+    assert_int_equal(ready_versions(f), 2);
+    for (int64_t n = 1; n <= VERSIONS; n++) {
+        enum sup_model_state at = SUP_MODEL_UNAVAILABLE;
+        struct pd_why why;
+
+        assert_int_equal(sup_model_get(f->sup, "m", n, version_state, &at, &why), PD_OK);
+        if (at != SUP_MODEL_READY)
+            continue;
+        assert_int_equal(unload(f, n), PD_OK);
+        break;
+    }
+    assert_int_equal(ready_versions(f), 2);
+}
+
+static void test_serving_parallel_loads_stay_within_the_limit(void **state)
+{
+    struct fixture *f = *state;
+    _Atomic int result[2] = {-1, -1};
+    struct pd_why why;
+
+    f->memory = 1000;
+    down(f);
+    up(f);
+    setenv("FAKE_SERVE", "needs 600", 1);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(sup_model_load(f->sup, "m", i + 1, note, (void *)&result[i], &why), PD_OK);
+    for (int i = 0; i < 4000 && (atomic_load(&result[0]) < 0 || atomic_load(&result[1]) < 0); i++)
+        pause_ms(5);
+    assert_int_equal(atomic_load(&result[0]), PD_OK);
+    assert_int_equal(atomic_load(&result[1]), PD_ERR_LIMIT);
+    assert_string_equal(last_reason, "the model needs more memory");
+}
+
+/* Crashes version 1, and asks at once that it be loaded; the result of that load. */
+static int load_after_a_crash(struct fixture *f)
+{
+    struct answer a;
+    uint64_t id;
+
+    assert_int_equal(ask(f, "crash", 0, 1, &a, &id), PD_OK);
+    wait_over(&a);
+    return load(f, 1);
+}
+
+static void test_serving_a_load_during_restarts_ends(void **state)
+{
+    struct fixture *f = *state;
+
+    assert_int_equal(load(f, 1), PD_OK);
+    setenv("FAKE_SERVE", "refuse", 1);
+    assert_int_equal(load_after_a_crash(f), PD_ERR_CLOSED);
+    assert_string_equal(last_reason, "the file is broken");
+    unsetenv("FAKE_SERVE");
+    assert_int_equal(load(f, 1), PD_OK);
+}
+
+static void why_it_is_not_ready(void *ctx, const struct sup_model_info *m)
+{
+    snprintf(ctx, 256, "%s", m->state == SUP_MODEL_LOADING ? m->reason : "");
+}
+
+/* The other version takes all memory while the first one is restarted. */
+static void test_serving_a_load_ends_where_no_worker_can_be_started(void **state)
+{
+    struct fixture *f = *state;
+    struct answer a;
+    struct pd_why why;
+    uint64_t id;
+    char reason[256] = "";
+
+    f->memory = 600;
+    down(f);
+    up(f);
+    setenv("FAKE_SERVE", "needs 120", 1);
+    assert_int_equal(load(f, 1), PD_OK);
+    setenv("FAKE_SERVE", "needs 600", 1);
+    assert_int_equal(ask(f, "crash", 0, 1, &a, &id), PD_OK);
+    wait_over(&a);
+    assert_int_equal(load(f, 2), PD_OK);
+    assert_int_equal(load(f, 1), PD_ERR_LIMIT);
+    assert_non_null(strstr(last_reason, "1 loaded versions use 600 of serve.memory_bytes = 600"));
+    assert_int_equal(sup_model_get(f->sup, "m", 1, why_it_is_not_ready, reason, &why), PD_OK);
+    assert_non_null(strstr(reason, "serve.memory_bytes"));
+    assert_int_equal(unload(f, 2), PD_OK);
+    assert_int_equal(load(f, 1), PD_OK); /* long before the next restart */
+}
+
 static void test_serving_stop_ends_open_requests(void **state)
 {
     struct fixture *f = *state;
@@ -526,6 +664,10 @@ int main(void)
         TEST(test_serving_crash_fails_the_request_and_restarts),
         TEST(test_serving_loading_says_try_again),
         TEST(test_serving_wanted_models_are_loaded_at_start),
+        TEST(test_serving_what_fits_is_loaded_again),
+        TEST(test_serving_parallel_loads_stay_within_the_limit),
+        TEST(test_serving_a_load_during_restarts_ends),
+        TEST(test_serving_a_load_ends_where_no_worker_can_be_started),
         TEST(test_serving_stop_ends_open_requests),
     };
 

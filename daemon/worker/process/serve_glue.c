@@ -84,10 +84,11 @@ int worker_serve_main(int argc, char **argv)
         pd_log(PD_LOG_ERROR, "worker", "model=%s error=%s why=\"%s\"", host.model, pd_err_name(err),
                why.text);
     if (link_stop_asked(a.link) != LINK_LEAVE_NOW) {
+        const char *cause = err == PD_OK ? "done" : err == PD_ERR_LIMIT ? "limit" : "failed";
         struct pd_why bye;
 
         /* Polyd records no end of a serving worker: it only hears why. */
-        if (link_bye(a.link, err == PD_OK ? "done" : "failed", 0, why.text, 2000000, &bye) != PD_OK)
+        if (link_bye(a.link, cause, 0, why.text, 2000000, &bye) != PD_OK)
             pd_log(PD_LOG_WARNING, "worker", "bye=unanswered");
     }
     attempt_end(&a);

@@ -60,9 +60,13 @@ struct model {
     struct sup_infer_stats stats;
     /* its share of the memory budget; estimated from the checkpoint's size until it is ready */
     int64_t need_bytes;
-    int64_t backoff_us, retry_us, kill_us, ready_us;
+    int64_t backoff_us, kill_us, ready_us;
+    /* its worker is started then, or later if another version loads; 0 = it does not wait */
+    int64_t retry_us;
     int device;         /* that its worker computes on; -1 = the CPU, or no worker */
     bool loading_first; /* it never answered a request: a failure ends the load */
+    bool reported;      /* reason is its worker's own sentence */
+    bool limited;       /* its worker was refused the memory that it needs */
     struct load_wait *loads, *unloads;
 };
 
@@ -100,7 +104,7 @@ void model_notify_loads(struct serving *s, struct model *m, enum pd_err err, con
 void model_notify_unloads(struct serving *s, struct model *m, enum pd_err err, const struct pd_why *why);
 /* Whether the version should be loaded after a restart. */
 void model_write_loaded(struct serving *s, const struct model *m, bool loaded);
-/* Starts its worker, or fails the waiting loads. */
+/* Starts its worker, now or after those that load, or fails the waiting loads. */
 void model_begin_load(struct serving *s, struct model *m);
 /* load.c. Its worker completes the requests in progress, and ends. */
 void model_unload(struct serving *s, struct model *m);

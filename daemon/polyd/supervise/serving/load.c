@@ -111,7 +111,8 @@ static void load_begin(struct loop_post *post)
     if (copy.m->state == SUP_MODEL_UNAVAILABLE) {
         copy.m->loading_first = true;
         model_begin_load(s, copy.m);
-    }
+    } else if (copy.m->proc.gone && copy.m->retry_us > pd_clock_mono_us())
+        copy.m->retry_us = pd_clock_mono_us(); /* the pause between restarts ends */
 }
 
 /* Several versions at once: the last one that is gone answers. */

@@ -210,8 +210,7 @@ void model_write_loaded(struct serving *s, const struct model *m, bool loaded)
 
 /* ---- the process ---------------------------------------------------------------------------- */
 
-/* What of the budget the other versions leave. A version that is loading counts as its checkpoint has bytes,
- * which is more than its weights if it carries an optimiser's state. */
+/* What the other versions leave of the budget. */
 static enum pd_err budget_left(struct serving *s, const struct model *m, int64_t *ret, struct pd_why *why)
 {
     int64_t used = 0;
@@ -231,6 +230,15 @@ static enum pd_err budget_left(struct serving *s, const struct model *m, int64_t
     return pd_fail(why, PD_ERR_LIMIT,
                    "%d loaded versions use %lld of serve.memory_bytes = %lld: unload one first", models,
                    (long long)used, (long long)s->o->serve_memory);
+}
+
+/* Within a limit one version loads at a time: only when it is ready, its memory is known. */
+static bool must_wait(const struct serving *s)
+{
+    for (const struct model *m = s->models; s->o->serve_memory && m; m = m->next)
+        if (!m->proc.gone && !m->ready_us)
+            return true;
+    return false;
 }
 
 /* Models share a GPU with each other, and with a run where there is no other: their memory is small compared
@@ -311,22 +319,45 @@ static enum pd_err start_worker(struct serving *s, struct model *m, struct pd_wh
     }
     m->proc = proc;
     m->heard_us = pd_clock_mono_us();
-    m->ready_us = m->kill_us = m->retry_us = 0;
+    m->ready_us = m->kill_us = 0;
+    m->reported = m->limited = false;
     loop_watch(s->loop, &m->source, m->proc.fd, EPOLLIN);
     return PD_OK;
 }
 
-void model_begin_load(struct serving *s, struct model *m)
+static void start_or_fail(struct serving *s, struct model *m)
 {
-    struct pd_why why;
+    struct pd_why why = {""};
     enum pd_err err;
 
-    model_set_state(s, m, SUP_MODEL_LOADING, "");
+    m->retry_us = 0;
     err = start_worker(s, m, &why);
-    if (err != PD_OK) {
-        model_set_state(s, m, SUP_MODEL_UNAVAILABLE, why.text);
-        model_notify_loads(s, m, err, &why);
+    if (err == PD_OK)
+        return;
+    m->limited = err == PD_ERR_LIMIT;
+    if (!m->loading_first) {
+        pd_log(PD_LOG_ERROR, "supervise", "model=%s restart=failed why=\"%s\"", m->name, why.text);
+        m->retry_us = pd_clock_mono_us() + RESTART_MAX_US;
     }
+    model_set_state(s, m, m->loading_first ? SUP_MODEL_UNAVAILABLE : SUP_MODEL_LOADING, why.text);
+    model_notify_loads(s, m, err, &why);
+}
+
+void model_begin_load(struct serving *s, struct model *m)
+{
+    model_set_state(s, m, SUP_MODEL_LOADING, "");
+    if (must_wait(s))
+        m->retry_us = pd_clock_mono_us();
+    else
+        start_or_fail(s, m);
+}
+
+/* Versions that should be loaded and did not fit, once another one has left. */
+static void load_limited(struct serving *s)
+{
+    for (struct model *m = s->models; m; m = m->next)
+        if (m->limited && m->wanted && m->state == SUP_MODEL_UNAVAILABLE)
+            model_begin_load(s, m);
 }
 
 static void connected(struct serving *s, struct model *m, struct conn *c)
@@ -360,7 +391,7 @@ static void connected(struct serving *s, struct model *m, struct conn *c)
 
 static void describe(const struct model *m, int status, struct pd_why *why)
 {
-    if (m->reason[0])
+    if (m->reported)
         snprintf(why->text, sizeof why->text, "%s", m->reason);
     else if (status >= 0 && WIFSIGNALED(status))
         snprintf(why->text, sizeof why->text, "its worker was killed by signal %d", WTERMSIG(status));
@@ -402,12 +433,14 @@ static void model_gone(void *self, unsigned events)
             model_write_loaded(s, m, false);
         pd_log(PD_LOG_INFO, "supervise", "model=%s version=%lld unloaded=1", m->name, (long long)m->version);
         model_forget(s, m);
+        if (!loop_stopping(s->loop))
+            load_limited(s);
         return;
     }
     if (m->loading_first) {
         /* It never served: the load has failed, and would fail again. */
         model_set_state(s, m, SUP_MODEL_UNAVAILABLE, why.text);
-        model_notify_loads(s, m, PD_ERR_UNSUPPORTED, &why);
+        model_notify_loads(s, m, m->limited ? PD_ERR_LIMIT : PD_ERR_UNSUPPORTED, &why);
         return;
     }
     m->backoff_us = m->ready_us && now_us - m->ready_us > STEADY_US ? RESTART_MIN_US
@@ -420,6 +453,8 @@ static void model_gone(void *self, unsigned events)
     m->restarts++;
     pthread_mutex_unlock(&s->lock);
     model_set_state(s, m, SUP_MODEL_LOADING, why.text);
+    if (!m->ready_us) /* the restart has failed; a load that waits for one still to come goes on waiting */
+        model_notify_loads(s, m, m->limited ? PD_ERR_LIMIT : PD_ERR_CLOSED, &why);
 }
 
 /* ---- frames --------------------------------------------------------------------------------- */
@@ -480,7 +515,9 @@ static void take_frame(void *self, struct conn *c, const struct wire_header *h, 
 
         wire_get_text(p, h->len, WIRE_TAG_TEXT, text, sizeof text);
         wire_get_text(p, h->len, WIRE_TAG_CAUSE, cause, sizeof cause);
-        if (!strcmp(cause, "failed")) {
+        if (!strcmp(cause, "failed") || !strcmp(cause, "limit")) {
+            m->reported = true;
+            m->limited = !strcmp(cause, "limit");
             pthread_mutex_lock(&s->lock);
             snprintf(m->reason, sizeof m->reason, "%s", text);
             pthread_mutex_unlock(&s->lock);
@@ -562,23 +599,32 @@ static void device_lost(void *self, int device, const char *name, const char *re
 
 /* ---- time ----------------------------------------------------------------------------------- */
 
+/* Starts the workers that are due, the one that has waited longest first. */
+static void start_due(struct serving *s, int64_t now_us)
+{
+    while (!must_wait(s)) {
+        struct model *first = NULL;
+
+        for (struct model *m = s->models; m; m = m->next)
+            if (m->retry_us && now_us >= m->retry_us && m->proc.gone &&
+                (!first || m->retry_us < first->retry_us))
+                first = m;
+        if (!first)
+            return;
+        start_or_fail(s, first);
+    }
+}
+
 static void tick(void *self, int64_t now_us)
 {
     struct serving *s = self;
     struct model *next;
 
+    if (!loop_stopping(s->loop))
+        start_due(s, now_us);
     for (struct model *m = s->models; m; m = next) {
         next = m->next;
         model_expire_calls(s, m, now_us);
-        if (m->retry_us && now_us >= m->retry_us && m->proc.gone && !loop_stopping(s->loop)) {
-            struct pd_why why;
-
-            m->retry_us = 0;
-            if (start_worker(s, m, &why) != PD_OK) {
-                pd_log(PD_LOG_ERROR, "supervise", "model=%s restart=failed why=\"%s\"", m->name, why.text);
-                m->retry_us = now_us + RESTART_MAX_US;
-            }
-        }
         if (m->proc.gone)
             continue;
         if (!m->kill_us && now_us - m->heard_us > s->o->hang_us && m->state == SUP_MODEL_READY)

@@ -247,6 +247,15 @@ test('a missing, a surplus and a wrongly shaped tensor are all named', { skip },
         ['#/tensors/head_dist.weight', 'is no parameter of this network'], ['#/tensors/blocks.0.attn.proj.bias', 'is (2, 24), the network needs (48)']]);
     for (const name of ['blocks.1.mlp.fc2.bias', 'head_dist.weight', 'blocks.0.attn.proj.bias'])
         assert.ok(reply.json.detail.includes(name), reply.json.detail);
+    // four channels, of which no description can give the mean
+    const patches = weights.get('patch_embed.proj.weight'), [width, channels, ...side] = patches.shape;
+    assert.equal(channels, 3);
+    const wide = new Map(weights).set('patch_embed.proj.weight', { ...patches, shape: [width, 4, ...side], bytes: Buffer.alloc(patches.bytes.length / 3 * 4) });
+    for (const description of [describe(config), { ...describe(config), mean: undefined, std: undefined }]) {
+        const four = await upload('odd', write(wide), { description });
+        assert.equal(four.status, 422, four.text);
+        assert.match(four.json.detail, description.mean ? /has 3 numbers, the images have 4 channels/ : /images of 4 channels; .* for at most 3/);
+    }
     // an untied head would be another network
     const gpt = golden('gpt2_softmax'), head = gpt.weights.get('transformer.wte.weight'), other = Buffer.from(head.bytes);
     other[5] ^= 1;

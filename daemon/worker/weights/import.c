@@ -323,11 +323,13 @@ static void add_meta(struct import *m, const char *key, const char *value)
     m->meta[m->meta_count++] = (struct data_st_meta_item){key, value};
 }
 
+#define CHANNELS 3 /* most in a description, and in data sets */
+
 static const char *list_channels(char out[64], const float *v, int channels)
 {
     int n = 0;
 
-    for (int i = 0; i < channels && i < 3; i++)
+    for (int i = 0; i < channels && i < CHANNELS; i++)
         n += snprintf(out + n, (size_t)(64 - n), "%s%.9g", i ? "," : "", (double)v[i]);
     return out;
 }
@@ -341,6 +343,11 @@ static enum pd_err list_meta(struct import *m, struct pd_buf *document, struct p
 
     if (!task)
         return pd_fail(why, PD_ERR_UNSUPPORTED, "this build has no task for such a network");
+    if (m->spec.channels > CHANNELS && !(mean && std))
+        return pd_fail(
+            why, PD_ERR_UNSUPPORTED,
+            "the network reads images of %d channels; a mean and a deviation can be given for at most %d",
+            m->spec.channels, CHANNELS);
     err = model_spec_to_meta(&m->spec, false, m->meta, &m->meta_count, &m->spec_text, why);
     if (err != PD_OK)
         return err;

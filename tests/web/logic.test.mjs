@@ -459,6 +459,21 @@ test('test_list_of_more_active_runs_than_a_page_follows_those_that_run_and_those
     assert.deepEqual(stands('1301'), ['ended', 0]);
 });
 
+test('test_list_has_all_runs_after_more_are_new_than_a_page_holds', async t => {
+    const all = Array.from({ length: 50 }, (_, i) => ({ id: String(i + 1), state: 'ended', outcome: 'succeeded', step: 0, restarts: 0 }));
+    t.mock.method(globalThis, 'fetch', async url => {
+        const { searchParams } = new URL(url, 'http://127.0.0.1'), limit = Number(searchParams.get('limit')), at = Number(searchParams.get('cursor') ?? 0), runs = all.toReversed();
+        return Response.json({ runs: runs.slice(at, at + limit), next: at + limit < runs.length ? String(at + limit) : null });
+    });
+    const list = new RunList(() => {}, new AbortController().signal);
+    await list.ask({ text: '', state: '', tag: '', experiment: '', job: '', metrics: [], fields: [] });
+    for (let i = 0; i < 250; i++)
+        all.push({ ...all[0], id: String(i + 51) });
+    await list.refresh();
+    assert.equal(list.runs.size, 300);
+    assert.ok(list.complete);
+});
+
 test('test_quick_settings_write_into_a_copy', () => {
     const document = { train: { epochs: 2 }, model: 'x' };
     assert.deepEqual(withMember(document, '/train/optimizer/lr', .1), { train: { epochs: 2, optimizer: { lr: .1 } }, model: 'x' });

@@ -96,6 +96,10 @@ export class RunList {
         try {
             const stale = new Set([...this.runs.values()].filter(isActive).map(run => run.id));
             const page = await listRuns({ ...question, cursor: null, limit: FIRST }, this.signal);
+            if (mine === this.turn && page.next && !page.runs.some(run => this.runs.has(run.id))) {
+                await this.ask(question, true); // more are new than a page holds
+                return;
+            }
             const newest = new Set(page.runs.map(run => run.id));
             const reach = page.next ? Math.min(...page.runs.map(run => Number(run.id))) : 0;
             const found = [...page.runs];

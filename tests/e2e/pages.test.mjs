@@ -18,6 +18,17 @@ const quick = {
 const endless = { ...quick, name: 'long one', register: null, train: { ...quick.train, epochs: 5000 } };
 const doomed = { ...quick, name: 'goes astray', register: null, train: { ...quick.train, optimizer: { name: 'adamw', lr: 1e6 }, nonfinite_limit: 3 } };
 
+/** Headless pages all count as seen: with `see` the test says which are. `seen`: at the start. */
+const sight = (page, seen) => page.context().addInitScript(now => {
+    let seen = now;
+    Object.defineProperty(document, 'hidden', { get: () => !seen });
+    Object.assign(globalThis, { see: then => {
+        seen = then;
+        document.dispatchEvent(new Event('visibilitychange'));
+    } });
+}, seen);
+const isStream = request => new URL(request.url()).pathname === '/api/v1/events';
+
 const skip = findChromium() === null && 'no Chromium here';
 
 describe('pages', { skip }, () => {
@@ -100,16 +111,8 @@ describe('pages', { skip }, () => {
     test('test_e2e_seventh_page_loads_as_those_out_of_sight_give_their_streams_back', async () => {
         await full.reach(run, 'succeeded');
         await until('its model', async () => (await full.get('/api/v1/models')).models.length > 0);
-        /* Headless pages all count as seen: the test says which are. */
         const first = await browser.open('about:blank', { origin: full.url });
-        await first.context().addInitScript(() => {
-            let seen = true;
-            Object.defineProperty(document, 'hidden', { get: () => !seen });
-            Object.assign(globalThis, { see: now => {
-                seen = now;
-                document.dispatchEvent(new Event('visibilitychange'));
-            } });
-        });
+        await sight(first, true);
         const pages = [first];
         for (let i = 0; i < 7; i++) {
             const page = pages[i] ?? await first.context().newPage();
@@ -123,13 +126,28 @@ describe('pages', { skip }, () => {
         /* Back in sight, the first goes on after the last event that it knows of: nothing had happened before. */
         const { id } = await full.post('/api/v1/runs', { name: 'while away' });
         await pages[6].locator('.run', { hasText: 'while away' }).waitFor();
-        const again = first.waitForRequest(request => new URL(request.url()).pathname === '/api/v1/events');
+        const again = first.waitForRequest(isStream);
         await first.evaluate(() => globalThis.see(true));
         assert.match((await again).headers()['last-event-id'] ?? '', /^\d+$/);
         await first.locator('.run', { hasText: 'while away' }).waitFor();
         assert.equal(await first.locator('#live').getAttribute('data-state'), 'on');
         await full.post(`/api/v1/runs/${id}/finish`, { outcome: 'succeeded' });
         await browser.close(first);
+    });
+
+    test('test_e2e_page_opened_out_of_sight_misses_no_event', async () => {
+        const { id } = await full.post('/api/v1/runs', { name: 'out of sight' });
+        const page = await browser.open('about:blank', { origin: full.url });
+        await sight(page, false);
+        await page.goto(`${full.url}/#/runs/${id}?tab=events`);
+        await page.locator('.timeline li').first().waitFor();
+        const known = await page.locator('.timeline li').count();
+        await full.post(`/api/v1/runs/${id}/finish`, { outcome: 'succeeded' });
+        await page.evaluate(() => globalThis.see(true));
+        await page.locator('h1 + span [data-state="succeeded"]').waitFor();
+        await page.locator('.timeline li', { hasText: 'succeeded' }).first().waitFor();
+        assert.ok(await page.locator('.timeline li').count() > known);
+        await browser.close(page);
     });
 
     test('test_e2e_configuration_comes_though_the_job_was_late_or_failed', async () => {

@@ -61,6 +61,8 @@ function watch(tell) {
 }
 
 /**
+ * `polyd:back` on the window: the stream is open again, what comes without an event is to be asked for. `polyd:missed`: events
+ * may be missing too.
  * @param {(state: 'on' | 'lost' | 'off', word: string) => void} show
  * @param {(since: Date | null) => void} away
  */
@@ -88,10 +90,12 @@ export async function startLive(show, away) {
                 throw new Error(`status ${response.status}`);
             lostAt = null;
             show('on', 'Live');
-            const again = rested || wait > 0; // new points, unlike events, are not sent again
+            const broken = wait > 0;
             wait = 0;
-            if (again)
+            if (rested || broken) // new points, unlike events, are not sent again
                 dispatchEvent(new Event('polyd:back'));
+            if (broken || (rested && lastId === null)) // another store may answer, or the page opened out of sight
+                dispatchEvent(new Event('polyd:missed'));
             for await (const message of readEvents(response.body, id => { lastId = id; })) {
                 let event;
                 try {

@@ -18,6 +18,7 @@ export function eventsPart(page, gone) {
     const list = h('ol', { class: 'card timeline' });
     const attempts = h('div', { class: 'stack' });
     let shown = '';
+    let complete = false; // but for what the page's stream brings
 
     /** What carried the run: an attempt ends by itself, by a command, or by the death of its worker. */
     function drawAttempts() {
@@ -52,17 +53,20 @@ export function eventsPart(page, gone) {
             draw();
         }
     }, gone);
+    addEventListener('polyd:missed', () => { complete = false; }, { signal: gone });
     return {
         async refresh() {
-            if (known.size > 0) {
+            if (complete && known.size > 0) {
                 drawAttempts();
                 return;
             }
             try {
+                complete = true; // unless more is missed meanwhile
                 for (const event of await runEvents(page.id, gone))
                     known.set(event.id, event);
                 draw();
             } catch (error) {
+                complete = false;
                 if (!isAbort(error))
                     fill(page.place, h('div', { class: 'card' }, failedBox(error, 'The events', () => page.again())));
             }

@@ -150,6 +150,34 @@ describe('pages', { skip }, () => {
         await browser.close(page);
     });
 
+    test('test_e2e_table_of_runs_is_not_loaded_anew_when_its_page_comes_back_into_sight', async () => {
+        const many = await Daemon.start();
+        try {
+            for (let i = 0; i < 120; i++)
+                await many.post('/api/v1/runs', { name: `run ${i}` });
+            const page = await browser.open('about:blank', { origin: many.url });
+            await sight(page, true);
+            let loads = 0;
+            page.on('request', request => { loads += Number(/[?&]cursor=/.test(request.url())); });
+            await page.goto(many.url);
+            await page.locator('#live[data-state="on"]').waitFor();
+            await page.locator('.run').first().waitFor();
+            await until('the pages behind the first', async () => loads === 1);
+            const ended = page.waitForEvent('requestfailed', { predicate: isStream });
+            await page.evaluate(() => globalThis.see(false));
+            await ended;
+            await many.post('/api/v1/runs', { name: 'while away' });
+            await page.evaluate(() => globalThis.see(true));
+            await page.locator('.run', { hasText: 'while away' }).waitFor();
+            await many.post('/api/v1/runs', { name: 'afterwards' }); // shown by the refresh after that of the return
+            await page.locator('.run', { hasText: 'afterwards' }).waitFor();
+            assert.equal(loads, 1);
+            await browser.close(page);
+        } finally {
+            await many.stop();
+        }
+    });
+
     test('test_e2e_configuration_comes_though_the_job_was_late_or_failed', async () => {
         const { job_id: job } = await full.reach(run, 'succeeded');
         const page = await browser.open('about:blank', { origin: full.url, quiet: /503/ }), asked = `**/api/v1/jobs/${job}`;

@@ -120,10 +120,11 @@ export async function startLive(show, away) {
  * Calls `refresh` now and then: soon after a nudge but never more often than every `least` ms, and every `most`
  * ms while `wanted()` holds (progress inside a step is no event). Never two at once; not while the page is hidden.
  * @param {() => Promise<void>} refresh
- * @param {{least: number, most: number, wanted: () => boolean, signal: AbortSignal}} options
+ * @param {{least: number, most: number, wanted: () => boolean, signal: AbortSignal, after?: 'polyd:back' | 'polyd:missed'}} options
+ *        `after`: nudges it too; `polyd:missed` for what only events change
  * @returns {() => void} the nudge
  */
-export function pacer(refresh, { least, most, wanted, signal }) {
+export function pacer(refresh, { least, most, wanted, signal, after = 'polyd:back' }) {
     let last = performance.now();
     let nudged = false;
     let running = false;
@@ -146,7 +147,7 @@ export function pacer(refresh, { least, most, wanted, signal }) {
         }
     }, 100);
     const nudge = () => { nudged = true; };
-    addEventListener('polyd:back', nudge, { signal });
+    addEventListener(after, nudge, { signal });
     signal.addEventListener('abort', () => clearInterval(timer));
     return nudge;
 }

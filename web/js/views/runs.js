@@ -407,7 +407,7 @@ export function runsView(context) {
     }
 
     const nudge = pacer(() => list.refresh(), { least: 700, most: 2500, wanted: () => Boolean(list.failure) || [...list.runs.values()].some(isActive), signal });
-    const reload = pacer(() => list.ask(list.question ?? question(), true), { least: 500, most: Infinity, wanted: () => false, signal });
+    const reload = pacer(() => list.ask(list.question ?? question(), true), { least: 500, most: Infinity, wanted: () => false, signal, after: 'polyd:missed' });
     onEvent(event => {
         if (isAway(event.kind)) // of any age: the newest page would not tell
             reload();

@@ -27,18 +27,22 @@ class Api {
         if (pathname === '/api/v1/jobs' && method === 'POST') {
             if (key && this.keys.has(key))
                 return [201, { id: this.keys.get(key) }];
-            const made = String(++this.submitted);
-            this.jobs.set(made, { ...JSON.parse(body), state: 'running' });
+            const made = String(++this.submitted), document = JSON.parse(body);
+            this.jobs.set(made, { document: { ...document, schema: 3, resources: { device: 'cpu', threads: 2, ...document.resources }, train: { keep: { best: 1, latest: 1 }, ...document.train } }, state: 'running' });
             this.keys.set(key, made);
             return [201, { id: made }];
         }
+        const [name, value] = searchParams.get('tag')?.split('=') ?? [], newest = [...this.jobs].reverse();
+        const tagged = ([, { document: { tags } }]) => !name || tags?.[name] === value;
+        if (pathname === '/api/v1/jobs')
+            return [200, { jobs: newest.filter(tagged).map(([job]) => ({ id: job })) }];
         if (id)
-            return this.jobs.has(id) ? [200, { id, state: this.jobs.get(id).state }] : [404, { error: { message: 'no such job' } }];
+            return this.jobs.has(id) ? [200, { id, ...this.jobs.get(id) }] : [404, { error: { message: 'no such job' } }];
         if (pathname === '/api/v1/runs') {
-            const [name, value] = searchParams.get('tag')?.split('=') ?? [], of = searchParams.get('job');
+            const of = searchParams.get('job');
             if (of && searchParams.has('metric') && ++this.looks === 2)
                 this.look?.(of);
-            const found = [...this.jobs].reverse().filter(([job, { tags }]) => of ? job === of : name && tags?.[name] === value);
+            const found = newest.filter(of ? ([job]) => job === of : tagged);
             return [200, { runs: found.slice(0, 1).map(([job, { state }]) => ({ id: `r${job}`, job_id: job, state: state === 'done' ? 'ended' : 'running', outcome: 'succeeded', latest: {} })) }];
         }
         if (pathname === '/api/v1/models/digits-cubic')
@@ -112,6 +116,21 @@ test('test_quickstart_finds_its_job_again_however_late', options, async t => {
     const second = await run();
     assert.equal(second.status, 0, second.err);
     assert.equal(api.submitted, 1, 'nothing is trained a second time');
+});
+
+test('test_quickstart_passes_edited_copies_of_its_job_by', options, async t => {
+    const { api, run } = await clone(t);
+    assert.equal((await run()).status, 0);
+    const { document } = api.jobs.get('1');
+    for (const edit of [{ train: { epochs: 1 } }, { resources: { gpus: 8 } }, { seed: 2 }])
+        api.jobs.set(String(++api.submitted), { document: { ...document, ...edit }, state: 'running' });
+    const again = await run();
+    assert.equal(again.status, 0, `${again.status} ${again.err}`);
+    assert.match(again.out, /Training: job 1, run r1/);
+    assert.equal(api.submitted, 4, 'nothing is trained a second time');
+    api.jobs.delete('1');
+    api.looks = 0;
+    assert.match((await run()).out, /Training: job 5, run r5/, 'copies alone are not its job');
 });
 
 test('test_quickstart_trains_again_after_its_job_was_deleted', options, async t => {

@@ -18,6 +18,9 @@ class Api {
     keys = new Map();
     submitted = 0;
     looks = 0;
+    /** The model's newest version. @type {string | null} */
+    latest = '1';
+    registered = [];
 
     /** @returns {[number, any]} */
     answer(method, url, body, key) {
@@ -46,7 +49,13 @@ class Api {
             return [200, { runs: found.slice(0, 1).map(([job, { state }]) => ({ id: `r${job}`, job_id: job, state: state === 'done' ? 'ended' : 'running', outcome: 'succeeded', latest: {} })) }];
         }
         if (pathname === '/api/v1/models/digits-cubic')
-            return [200, { latest: 1 }];
+            return this.latest ? [200, { latest: this.latest }] : [404, { error: { message: 'no such model' } }];
+        if (pathname === '/api/v1/models/digits-cubic/versions' && method === 'POST') {
+            this.registered.push(JSON.parse(body).run_id);
+            return [201, { version: '1' }];
+        }
+        if (!/^\/(api\/v1|v2)\/models\/digits-cubic\/versions\/1\/(load|infer)$/.test(pathname))
+            return [404, { error: { message: `there is no ${pathname}` } }];
         return [200, { outputs: [{ data: [1, 0, 0, 0, 0, 0, 0, 0, 0, 0] }] }];
     }
 
@@ -141,6 +150,17 @@ test('test_quickstart_trains_again_after_its_job_was_deleted', options, async t 
     const again = await run();
     assert.equal(again.status, 0, `${again.status} ${again.err}`);
     assert.match(again.out, /Training: job 2, run r2/);
+});
+
+test('test_quickstart_registers_the_run_again_after_its_model_was_deleted', options, async t => {
+    const { api, run } = await clone(t);
+    assert.equal((await run()).status, 0);
+    assert.deepEqual(api.registered, []);
+    api.latest = null;
+    const again = await run();
+    assert.equal(again.status, 0, `${again.status} ${again.err}`);
+    assert.match(again.out, /Loading the model digits-cubic, version 1/);
+    assert.deepEqual(api.registered, ['r1']);
 });
 
 test('test_quickstart_ends_when_its_job_is_deleted_while_it_trains', options, async t => {

@@ -111,17 +111,21 @@ test('test_run_a_ctest_that_dies_has_failed', t => {
 
 test('test_run_configures_a_folder_of_another_preset_afresh', t => {
     const preset = path.join(root, 'deploy/presets/dev.cmake');
-    const { dir, build, run } = standIns(t, { ninja: 'exit 0', ctest: 'exit 0', cmake: `echo "$*" >>"\${0%/*}/../configured"
+    const { dir, build, run } = standIns(t, { ninja: 'exit 0', ctest: 'exit 0', cmake: `[ ! -e "$POLYD_BUILD/CMakeCache.txt" ] && [ ! -e "$POLYD_BUILD/CMakeFiles" ] || echo not afresh >>"\${0%/*}/../configured"
+        echo "$*" >>"\${0%/*}/../configured"
         [ ! -e "\${0%/*}/../no" ] || exit 1
-        touch "$POLYD_BUILD/build.ninja"` });
-    const log = path.join(dir, 'configured'), line = name => `--fresh -C deploy/presets/${name}.cmake -B ${build} -G Ninja\n`;
+        mkdir "$POLYD_BUILD/CMakeFiles"
+        touch "$POLYD_BUILD/CMakeCache.txt" "$POLYD_BUILD/CMakeFiles/3" "$POLYD_BUILD/build.ninja"` });
+    // All that the oldest CMake of CMakeLists.txt knows: --fresh is of 3.24.
+    const log = path.join(dir, 'configured'), line = name => `-C deploy/presets/${name}.cmake -B ${build} -G Ninja\n`;
     const configured = (...args) => {
         rmSync(log, { force: true });
         run(...args);
         return existsSync(log) ? readFileSync(log, 'utf8') : '';
     };
     mkdirSync(build);
-    writeFileSync(path.join(build, 'build.ninja'), ''); // by hand
+    for (const name of ['build.ninja', 'CMakeCache.txt'])
+        writeFileSync(path.join(build, name), ''); // by hand
     assert.equal(configured('unit'), line('dev'));
     assert.equal(configured('unit'), '');
     assert.equal(configured('emulated'), '');

@@ -27,8 +27,10 @@ static struct pd_why why;
 /* One scripted request and what came back. */
 struct ask {
     struct serve_request req;
-    uint64_t at_turn; /* handed out by the turn-th call of `next` at the earliest */
-    int cancel_after; /* parts after which the client is gone; -1 = stays */
+    uint64_t at_turn;          /* handed out by the turn-th call of `next` at the earliest */
+    int64_t deadline_in_us;    /* from when it is handed out: a start may take long; 0 = as in req */
+    int64_t given_us, last_us; /* when it was handed out, and last answered */
+    int cancel_after;          /* parts after which the client is gone; -1 = stays */
     int parts, lasts, dones;
     enum pd_err err;
     char why[256];
@@ -66,6 +68,7 @@ static void fake_ready(void *ctx, const char *signature, uint64_t memory_bytes)
 static enum pd_err fake_next(void *ctx, int timeout_ms, struct serve_request **ret)
 {
     struct fake *f = ctx;
+    struct ask *a;
 
     if (timeout_ms == 0 && (f->given == f->count || f->asks[f->given].at_turn > f->turn)) {
         f->turn++;
@@ -80,7 +83,11 @@ static enum pd_err fake_next(void *ctx, int timeout_ms, struct serve_request **r
         assert_int_equal(f->answered, f->count); /* it may wait for ever only with nothing left to do */
         return PD_ERR_CLOSED;
     }
-    *ret = &f->asks[f->given++].req;
+    a = &f->asks[f->given++];
+    a->given_us = pd_clock_mono_us();
+    if (a->deadline_in_us)
+        a->req.deadline_us = a->given_us + a->deadline_in_us;
+    *ret = &a->req;
     return PD_OK;
 }
 
@@ -103,6 +110,7 @@ static void fake_reply(void *ctx, const struct serve_request *req, const struct 
     a->lasts += part->last;
     a->err = part->err;
     a->last_turn = f->turn;
+    a->last_us = pd_clock_mono_us();
     if (part->last)
         f->order[f->answered++] = (size_t)(a - f->asks);
     if (part->err) {
@@ -610,11 +618,15 @@ static void test_role_lets_a_completion_outlast_its_deadline(void **state)
     struct fake f = {.asks = &a, .count = 1, .step_us = 10000};
 
     (void)state;
-    a.req.deadline_us = pd_clock_mono_us() + 500000;
+    a.deadline_in_us = 500000;
     play(&f, gpt_path);
     assert_int_equal(a.err, PD_OK);
     assert_int_equal(a.tokens, 100);
-    assert_in_range(a.parts, 4, 50); /* not one for each token */
+    assert_true(a.last_us > a.req.deadline_us);
+    /* One part for each quarter of the time that it was given: at the latest after 13 tokens of 10 ms each, ... */
+    assert_true(a.parts >= 7);
+    /* ... but not one for each token, unless a token takes as long. */
+    assert_true(a.parts <= 2 + (a.last_us - a.given_us) / (a.deadline_in_us / 8));
 }
 
 /* More streams than slots: the first come first, side by side, the rest wait in order; far too many are

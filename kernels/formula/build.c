@@ -72,6 +72,9 @@ static void gather_product(struct builder *b, int a, bool over)
     push(b, (int)(x - ast), over ? -1 : 1);
 }
 
+/* Integer powers, typed or collected from powers of powers and products. Beyond 2^63 they would not be exact. */
+#define MOST_POWER 4096
+
 static ref build_power(struct builder *b, const struct ast *x)
 {
     struct pk_formula *f = b->p->f;
@@ -82,9 +85,9 @@ static ref build_power(struct builder *b, const struct ast *x)
     if (base < 0 || e < 0)
         return -1;
     if (nf->node[e].op == NF_NUM && num_integer(nf->node[e].k)) {
-        if (nf->node[e].k.p > 64 || nf->node[e].k.p < -64) {
-            parse_fail(b->p, PD_ERR_LIMIT, x->at, x->length, "a power of %g; integer powers are -64 to 64",
-                       nf->node[e].k.v);
+        if (nf->node[e].k.p > MOST_POWER || nf->node[e].k.p < -MOST_POWER) {
+            parse_fail(b->p, PD_ERR_LIMIT, x->at, x->length, "a power of %g; integer powers are -%d to %d",
+                       nf->node[e].k.v, MOST_POWER, MOST_POWER);
             return -1;
         }
         return nf_power(nf, base, nf->node[e].k);
@@ -168,9 +171,6 @@ static ref build_new(struct builder *b, int a)
     return diff;
 }
 
-/* Powers of powers and products collect larger integers than may be typed. Beyond 2^63 they would not be exact. */
-#define COLLECTED 4096
-
 static double highest_integer_power(const struct nf *nf, ref a)
 {
     const struct nf_node *x = &nf->node[a];
@@ -196,10 +196,10 @@ static ref build(struct builder *b, int a)
         if (r >= 0 && !b->arg && !isfinite(f->nf.node[r].k.v))
             parse_fail(b->p, PD_ERR_INVALID, f->ast[a].at, f->ast[a].length, "%s",
                        f->ast[a].op == AST_DIV ? "this divides by 0" : "this is no finite number");
-        if (r >= 0 && !b->arg && highest_integer_power(&f->nf, r) > COLLECTED)
+        if (r >= 0 && !b->arg && highest_integer_power(&f->nf, r) > MOST_POWER)
             parse_fail(b->p, PD_ERR_LIMIT, f->ast[a].at, f->ast[a].length,
                        "this collects a power of %g; at most %d", highest_integer_power(&f->nf, r),
-                       COLLECTED);
+                       MOST_POWER);
         f->built[a] = r;
     }
     return f->built[a];

@@ -14,7 +14,7 @@
  * rowsum(x), rowmax(x) over the keys that the row sees, which do not nest. Every other name is a short name
  * (name = ...;) or a learned scalar, of which there may be 8.
  *
- * `x ^ k` takes an integer k with any x; another exponent only where x is proven not negative.
+ * `x ^ k` takes an integer k from -4096 to 4096 with any x; another exponent only where x is proven not negative.
  *
  * The parsed formula is kept in a normal form: sums of products with exact rational coefficients and powers, like
  * terms collected, factors cancelled. Two spellings with one normal form are one function (pk_formula_canonical).

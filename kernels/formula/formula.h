@@ -14,7 +14,9 @@
  * rowsum(x), rowmax(x) over the keys that the row sees, which do not nest. Every other name is a short name
  * (name = ...;) or a learned scalar, of which there may be 8.
  *
- * `x ^ k` takes an integer k from -4096 to 4096 with any x; another exponent only where x is proven not negative.
+ * `x ^ k` takes an integer k from -4096 to 4096 with any x; another exponent only where x is proven not negative. A number
+ * is exact if 64 bits hold it as a fraction, unless it has a point or an exponent and more than 15 digits: then, or if they
+ * do not hold it, it is the nearest double.
  *
  * The parsed formula is kept in a normal form: sums of products with exact rational coefficients and powers, like
  * terms collected, factors cancelled. Two spellings with one normal form are one function (pk_formula_canonical).

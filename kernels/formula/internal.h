@@ -19,6 +19,9 @@ struct num num_add(struct num a, struct num b);
 struct num num_mul(struct num a, struct num b);
 struct num num_neg(struct num a);
 struct num num_inv(struct num a);
+/* The value of a number of the grammar. False, and *ret is untouched, if it is to be the nearest double: 64 bits do not
+ * hold it, or it has a point or an exponent and more than 15 digits (the text of a double has up to 17). */
+bool num_read(const char *text, int length, struct num *ret);
 /* a^e for an integer e. */
 struct num num_power(struct num a, int64_t e);
 bool num_is(struct num a, int64_t value);

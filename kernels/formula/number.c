@@ -84,6 +84,39 @@ struct num num_power(struct num a, int64_t e)
     return r;
 }
 
+bool num_read(const char *text, int length, struct num *ret)
+{
+    int64_t digits = 0, places = 0, e = 0;
+    int count = 0, significant = 0, i = 0; /* digits without zeros at either end */
+    bool point = false;
+    struct num r;
+
+    for (; i < length && text[i] != 'e' && text[i] != 'E'; i++) {
+        if (text[i] == '.') {
+            point = true;
+            continue;
+        }
+        if (__builtin_mul_overflow(digits, 10, &digits) ||
+            __builtin_add_overflow(digits, text[i] - '0', &digits))
+            return false;
+        places += point;
+        count += digits > 0;
+        if (text[i] != '0')
+            significant = count;
+    }
+    if (significant > 15 && (point || i < length))
+        return false;
+    for (int k = i + 1; k < length; k++)
+        if (text[k] >= '0' && text[k] <= '9' && e < 100000)
+            e = e * 10 + (text[k] - '0');
+    if (i < length && text[i + 1] == '-')
+        e = -e;
+    r = num_mul(num_of(digits, 1), num_power(num_of(10, 1), e - places));
+    if (r.q)
+        *ret = r;
+    return r.q;
+}
+
 bool num_is(struct num a, int64_t value)
 {
     return a.q ? a.q == 1 && a.p == value : a.v == (double)value;

@@ -127,46 +127,25 @@ static int peek(const struct parser *p, int ahead)
 /* A decimal number, exactly where 64 bits hold it. */
 static void read_number(struct parser *p)
 {
-    int64_t digits = 0, scale = 0, e = 0;
-    bool exact = true, negative = false, any = false;
+    bool point = false, any = false;
     char copy[64];
     int n;
 
-    while (digit(peek(p, 0)) || peek(p, 0) == '.') {
-        if (peek(p, 0) == '.') {
-            if (scale)
-                break;
-            scale = 1;
-            p->at++;
-            continue;
-        }
-        any = true;
-        if (__builtin_mul_overflow(digits, 10, &digits) ||
-            __builtin_add_overflow(digits, peek(p, 0) - '0', &digits))
-            exact = false;
-        if (scale)
-            scale++;
-        p->at++;
-    }
+    for (; digit(peek(p, 0)) || (peek(p, 0) == '.' && !point); p->at++)
+        if (peek(p, 0) == '.')
+            point = true;
+        else
+            any = true;
     if ((peek(p, 0) == 'e' || peek(p, 0) == 'E') &&
-        (digit(peek(p, 1)) || ((peek(p, 1) == '-' || peek(p, 1) == '+') && digit(peek(p, 2))))) {
-        p->at++;
-        negative = peek(p, 0) == '-';
-        if (!digit(peek(p, 0)))
+        (digit(peek(p, 1)) || ((peek(p, 1) == '-' || peek(p, 1) == '+') && digit(peek(p, 2)))))
+        for (p->at += 2; digit(peek(p, 0));)
             p->at++;
-        while (digit(peek(p, 0))) {
-            e = e < 100000 ? e * 10 + (peek(p, 0) - '0') : e;
-            p->at++;
-        }
-    }
     if (!any) {
         parse_fail(p, PD_ERR_INVALID, p->start, 1, "a number needs a digit");
         return;
     }
-    e = (negative ? -e : e) - (scale ? scale - 1 : 0);
-    p->number = num_mul(num_of(digits, 1), num_power(num_of(10, 1), e));
     n = p->at - p->start;
-    if (!exact || !p->number.q) {
+    if (!num_read(p->text + p->start, n, &p->number)) {
         if (n >= (int)sizeof copy) {
             parse_fail(p, PD_ERR_LIMIT, p->start, n, "a number of %d characters; at most %d", n,
                        (int)sizeof copy - 1);

@@ -30,6 +30,20 @@ static void digits(struct printer *p, const char *text)
     pd_buf_printf(p->out, "10^{%d}", atoi(e + 1));
 }
 
+/* A number that is not exact may have a text that is read as an exact one: it is written as that one. */
+static struct num as_read(struct num k)
+{
+    struct num r = k;
+    char text[40];
+
+    if (!k.q && isfinite(k.v)) {
+        snprintf(text, sizeof text, "%.17g", fabs(k.v));
+        if (num_read(text, (int)strlen(text), &r) && k.v < 0)
+            r = num_neg(r);
+    }
+    return r;
+}
+
 static void number(struct printer *p, struct num k)
 {
     char text[40];
@@ -134,6 +148,7 @@ static const char *power_mark(const struct printer *p)
 /* base ^ e for e > 0. */
 static void factor(struct printer *p, ref base, struct num e, bool alone)
 {
+    e = as_read(e);
     if (num_is(e, 1)) {
         print(p, base, alone && p->style == STYLE_LATEX ? OF_SUM : OF_PRODUCT);
     } else if (e.q == 2) {
@@ -177,9 +192,11 @@ static void product(struct printer *p, ref a, struct num k, bool bare)
     const struct nf_term *t = bare ? &single : f->term + x->first;
     const int n = bare ? 1 : x->n;
     int under = 0, over = 0, written = 0;
-    bool fraction;
+    bool fraction, short_form;
     char text[40];
-    bool short_form = decimal(k, text, sizeof text) && fabs(k.v) != 0.5;
+
+    k = as_read(k);
+    short_form = decimal(k, text, sizeof text) && fabs(k.v) != 0.5;
 
     if (k.v < 0)
         k = num_neg(k);
@@ -334,14 +351,15 @@ static void print(struct printer *p, ref a, enum strength place)
         return;
     switch ((enum nf_op)x->op) {
     case NF_NUM: {
-        bool wrap = place == OF_POWER && (x->k.v < 0 || x->k.q > 1);
+        const struct num k = as_read(x->k);
+        bool wrap = place == OF_POWER && (k.v < 0 || k.q > 1);
 
-        open_if(p, wrap || (place == OF_PRODUCT && x->k.v < 0));
-        if (decimal(x->k, text, sizeof text))
+        open_if(p, wrap || (place == OF_PRODUCT && k.v < 0));
+        if (decimal(k, text, sizeof text))
             digits(p, text);
         else
-            number(p, x->k);
-        close_if(p, wrap || (place == OF_PRODUCT && x->k.v < 0));
+            number(p, k);
+        close_if(p, wrap || (place == OF_PRODUCT && k.v < 0));
         break;
     }
     case NF_LEAF:

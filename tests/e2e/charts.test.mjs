@@ -68,8 +68,12 @@ describe('charts', { skip, timeout: 240000 }, () => {
     async function painted(url) {
         const page = await browser.open('about:blank', { origin: daemon.url });
         await page.addInitScript(() => {
-            const { fillText, stroke } = CanvasRenderingContext2D.prototype;
-            Object.assign(globalThis, { words: [], strokes: [] });
+            const { fill, fillText, stroke } = CanvasRenderingContext2D.prototype;
+            Object.assign(globalThis, { words: [], strokes: [], fills: [] });
+            CanvasRenderingContext2D.prototype.fill = function (...rest) {
+                globalThis.fills.push(this.fillStyle);
+                return fill.apply(this, rest);
+            };
             CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
                 globalThis.words.push(text);
                 return fillText.call(this, text, ...rest);
@@ -474,6 +478,37 @@ describe('charts', { skip, timeout: 240000 }, () => {
         assert.equal(await lines(.5), false);
         await log(daemon, id, Array.from({ length: STEPS }, (_, i) => ({ key: 'loss/train', step: i + 61, value: loss(i + 61) })));
         await until('edges of buckets of several points', () => lines(.5), { limit: 10000 });
+        await daemon.post(`/api/v1/runs/${id}/finish`, { outcome: 'succeeded' });
+        await browser.close(page);
+    });
+
+    test('test_e2e_dot_of_a_single_point_comes_with_a_zoom', async () => {
+        const points = Array.from({ length: 30 }, (_, i) => ({ key: 'loss/train', step: 10 * (i + 1), value: 3 - i / 20 }));
+        const id = await made(daemon, 'few', [...points, ...[50, 150, 250].map(step => ({ key: 'loss/val', step, value: 3 }))]);
+        const page = await painted(`${daemon.url}/#/runs/${id}`), plot = page.locator('[data-panel="loss"] .u-over');
+        const dots = async () => (await page.evaluate(() => globalThis.fills)).includes('#d55e00');
+        await plot.waitFor();
+        assert.equal(await dots(), false); // a line joins the three
+        const box = await plot.boundingBox();
+        await page.mouse.move(box.x + box.width * .05, box.y + 60);
+        await page.mouse.down();
+        await page.mouse.move(box.x + box.width * .3, box.y + 60, { steps: 6 });
+        await page.mouse.up();
+        await until('the one within, which no line reaches', dots, { limit: 10000 });
+        await browser.close(page);
+    });
+
+    test('test_e2e_band_comes_once_a_line_is_the_mean_of_several_runs', async () => {
+        const runs = [], many = value => Array.from({ length: STEPS }, (_, i) => ({ key: 'level', step: i + 1, value: value + noise(i) }));
+        for (let i = 1; i <= 4; i++)
+            runs.push(await made(daemon, `kind ${i}`, many(i), { kind: i }));
+        const { id } = await daemon.post('/api/v1/runs', { name: 'kind 4', config: { kind: 4 } });
+        const page = await painted(`${daemon.url}/#/compare?runs=${[...runs, id].join(',')}&mean=/kind&smooth=0`);
+        await page.locator('[data-panel="level"] canvas').waitFor();
+        const bands = async () => (await page.evaluate(() => globalThis.fills)).some(fill => /0\.14\)$/.test(fill));
+        assert.equal(await bands(), false);
+        await log(daemon, id, many(5));
+        await until('one standard deviation about the mean', bands, { limit: 10000 });
         await daemon.post(`/api/v1/runs/${id}/finish`, { outcome: 'succeeded' });
         await browser.close(page);
     });

@@ -231,7 +231,7 @@ export class Chart {
         this.measure();
         const single = curves.length > 0 && curves.every(c => c.buckets.length < 2 && !c.before?.length && !c.after?.length);
         // What is set when a plot is built; the rest comes with its data.
-        const keys = [this.look.axis, this.log, ...curves.map(c => `${c.key} ${c.name ?? ''} ${c.ink ?? ''}${c.strong ? ' strong' : ''}${this.smoothingOf(c) > 0 ? ' smoothed' : ''}${hasEdge(c) ? ' edge' : ''}`)].join('\n');
+        const keys = [this.look.axis, this.log, ...curves.map(c => `${c.key} ${c.name ?? ''} ${c.ink ?? ''}${c.strong ? ' strong' : ''}${this.smoothingOf(c) > 0 ? ' smoothed' : ''}${hasEdge(c) ? ' edge' : ''}${c.buckets.length < 2 ? ' dots' : ''}${c.exact ? ' exact' : ''}`)].join('\n');
         if (single) {
             this.plot?.destroy();
             this.plot = null;

@@ -79,4 +79,41 @@ describe('getting rid of things', { skip: findChromium() === null && 'no Chromiu
         await assert.rejects(daemon.get(`/api/v1/jobs/${job}`), /404/);
         await browser.close(page);
     });
+
+    test('test_e2e_older_sweeps_are_listed_once_after_one_was_deleted', async () => {
+        const many = await Daemon.start();
+        try {
+            const ids = [];
+            for (let i = 0; i < 53; i++) {
+                ids.push((await many.post('/api/v1/jobs', small({ name: `sweep ${i}.`, trials: 2 }))).id);
+                await many.post(`/api/v1/jobs/${ids[i]}/cancel`);
+            }
+            const ended = async () => (await many.get('/api/v1/jobs?limit=100')).jobs.every(({ state }) => ['cancelled', 'done'].includes(state));
+            await until('the sweeps to end', ended);
+            const page = await browser.open(`${many.url}/#/sweeps`), older = page.getByRole('button', { name: 'Show older ones' });
+            const shown = () => page.locator('tbody a').allInnerTexts();
+            await older.waitFor();
+            assert.equal((await shown()).length, 50);
+            const gone = async i => {
+                const { version } = await many.get(`/api/v1/jobs/${ids[i]}`);
+                assert.equal((await fetch(`${many.url}/api/v1/jobs/${ids[i]}`, { method: 'DELETE', headers: { 'If-Match': `"${version}"` } })).status, 204);
+                await page.getByRole('link', { name: `sweep ${i}.`, exact: true }).waitFor({ state: 'detached' });
+            };
+            await gone(20);
+            await older.click();
+            await page.getByRole('link', { name: 'sweep 0.', exact: true }).waitFor();
+            const names = Array.from({ length: 53 }, (_, i) => `sweep ${52 - i}.`).filter(name => name !== 'sweep 20.');
+            assert.deepEqual(await shown(), names);
+            /* With fewer than a page holds there are no older ones, though they were there at first. */
+            await page.reload();
+            await older.waitFor();
+            for (const i of [21, 22])
+                await gone(i);
+            await older.waitFor({ state: 'hidden' });
+            assert.deepEqual(await shown(), names.filter(name => !/ 2[12]\./.test(name)));
+            await browser.close(page);
+        } finally {
+            await many.stop();
+        }
+    });
 });

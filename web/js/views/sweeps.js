@@ -73,8 +73,11 @@ export function sweepsView(context) {
             const page = await listSweeps({ limit: 50, cursor: fresh ? null : next }, signal);
             // A sweep within the page's reach that the answer lacks has been deleted or archived.
             const reach = page.next ? Math.min(...page.jobs.map(job => Number(job.id))) : 0;
-            jobs = fresh ? [...page.jobs, ...jobs.filter(job => Number(job.id) < reach)] : [...jobs, ...page.jobs];
-            if (!fresh || !ready)
+            const behind = fresh ? jobs.filter(job => Number(job.id) < reach)
+                // Since one was deleted or archived, the first page may have some of the next.
+                : page.jobs.filter(job => jobs.every(known => Number(known.id) > Number(job.id)));
+            jobs = fresh ? [...page.jobs, ...behind] : [...jobs, ...behind];
+            if (!fresh || behind.length === 0)
                 next = page.next;
             ready = true;
             draw();

@@ -139,10 +139,16 @@ static void test_store_metrics_refuse_unknown_run_and_bad_key(void **state)
     assert_int_equal(call(f, append, &a, &why), PD_ERR_INVALID);
 }
 
+struct resume {
+    struct ids *ids;
+    int64_t start;
+};
+
 static enum pd_err attempt_from(struct store_tx *tx, void *ctx, struct pd_why *why)
 {
-    struct ids *ids = ctx;
-    struct store_attempt_new a = {.run_id = ids->run, .devices = "cpu:0", .start_step = 10};
+    const struct resume *resume = ctx;
+    struct ids *ids = resume->ids;
+    struct store_attempt_new a = {.run_id = ids->run, .devices = "cpu:0", .start_step = resume->start};
     enum pd_err err;
 
     err = store_attempt_move(tx, ids->run, ids->attempt, JOB_ATTEMPT_ENDED, JOB_CAUSE_LOST, "gone", 9, why);
@@ -155,6 +161,7 @@ static void test_store_points_beyond_the_checkpoint_become_ghosts(void **state)
 {
     struct fixture *f = *state;
     struct ids ids = submitted(f);
+    struct resume resume = {.ids = &ids, .start = 10};
     struct store_metric points[20];
     struct store_point_query q = {
         .run_id = ids.run, .key = "x", .from_step = INT64_MIN, .to_step = INT64_MAX, .attempt = -1};
@@ -165,7 +172,7 @@ static void test_store_points_beyond_the_checkpoint_become_ghosts(void **state)
     for (int i = 0; i < 20; i++)
         points[i] = (struct store_metric){.key = "x", .step = i + 1, .time_us = i, .value = 1};
     append_points(f, ids.run, 1, points, 15); /* steps 1..15, checkpoint at 10 */
-    assert_int_equal(call(f, attempt_from, &ids, &why), PD_OK);
+    assert_int_equal(call(f, attempt_from, &resume, &why), PD_OK);
     assert_int_equal(ids.attempt, 2);
     for (int i = 9; i < 20; i++)
         points[i].value = 2;
@@ -198,6 +205,87 @@ static bool add_bucket(void *ctx, const struct store_bucket *b)
     c->min = c->buckets == 1 || b->min < c->min ? b->min : c->min;
     c->max = c->buckets == 1 || b->max > c->max ? b->max : c->max;
     return true;
+}
+
+/* An attempt measures at or before its start: a test of the best weights, an evaluation left undone before. */
+static void test_store_points_at_or_before_the_start_are_shown(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids = submitted(f);
+    struct resume resume = {.ids = &ids, .start = 10};
+    struct store_metric first[] = {{.key = "x", .step = 2, .time_us = 1, .value = 1},
+                                   {.key = "x", .step = 8, .time_us = 2, .value = 1},
+                                   {.key = "x", .step = 12, .time_us = 3, .value = 1}};
+    struct store_metric second[] = {{.key = "x", .step = 10, .time_us = 4, .value = 2},
+                                    {.key = "x", .step = 12, .time_us = 5, .value = 2},
+                                    {.key = "x", .step = 3, .time_us = 6, .value = 2},
+                                    {.key = "x", .step = 8, .time_us = 7, .value = 2},
+                                    {.key = "test", .step = 3, .time_us = 8, .value = 2}};
+    struct store_metric third = {.key = "x", .step = 10, .time_us = 9, .value = 3};
+    static const int64_t steps[] = {2, 3, 8, 10, 12}, values[] = {1, 2, 1, 2, 2};
+    struct store_point_query q = {
+        .run_id = ids.run, .key = "x", .from_step = INT64_MIN, .to_step = INT64_MAX, .attempt = -1};
+    struct points got = {0};
+    struct chart c = {.last_step = INT64_MIN};
+    struct pd_why why;
+
+    assert_int_equal(call(f, start_attempt, &ids, &why), PD_OK);
+    append_points(f, ids.run, 1, first, 3);
+    assert_int_equal(call(f, attempt_from, &resume, &why), PD_OK);
+    append_points(f, ids.run, 2, second, 5);
+    assert_int_equal(store_point_list(f->s, &q, keep_point, &got, &why), PD_OK);
+    assert_int_equal(got.count, 5);
+    for (int i = 0; i < 5; i++)
+        assert_true(got.at[i].step == steps[i] && (int64_t)got.at[i].value == values[i] &&
+                    got.at[i].attempt == got.at[i].value);
+    assert_int_equal(store_bucket_list(f->s, &q, 100, add_bucket, &c, NULL, &why), PD_OK);
+    assert_true(c.points == 5 && c.sum == 8 && c.last_step == 12);
+    q.from_step = 3; /* the next page */
+    q.skip = q.limit = 1;
+    got.count = 0;
+    assert_int_equal(store_point_list(f->s, &q, keep_point, &got, &why), PD_OK);
+    assert_true(got.count == 1 && got.at[0].step == 8);
+    q = (struct store_point_query){
+        .run_id = ids.run, .key = "test", .from_step = INT64_MIN, .to_step = INT64_MAX, .attempt = -1};
+    got.count = 0;
+    c = (struct chart){.last_step = INT64_MIN};
+    assert_int_equal(store_point_list(f->s, &q, keep_point, &got, &why), PD_OK);
+    assert_true(got.count == 1 && got.at[0].step == 3 && got.at[0].attempt == 2);
+    assert_int_equal(store_bucket_list(f->s, &q, 10, add_bucket, &c, NULL, &why), PD_OK);
+    assert_true(c.points == 1 && c.sum == 2);
+    /* The third attempt goes on from the same checkpoint: the second's points beyond it are ghosts. */
+    assert_int_equal(call(f, attempt_from, &resume, &why), PD_OK);
+    append_points(f, ids.run, 3, &third, 1);
+    q.key = "x";
+    got.count = 0;
+    assert_int_equal(store_point_list(f->s, &q, keep_point, &got, &why), PD_OK);
+    assert_int_equal(got.count, 4);
+    for (int i = 0; i < 4; i++)
+        assert_true(got.at[i].step == steps[i] && (int64_t)got.at[i].value == values[i]);
+}
+
+/* A ghost of a step does not hide what a later attempt measured there. */
+static void test_store_points_at_the_start_replace_ghosts(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids = submitted(f);
+    struct resume resume = {.ids = &ids, .start = 10};
+    struct store_metric point = {.key = "x", .step = 15, .time_us = 1, .value = 1};
+    struct store_point_query q = {
+        .run_id = ids.run, .key = "x", .from_step = INT64_MIN, .to_step = INT64_MAX, .attempt = -1};
+    struct points got = {0};
+    struct pd_why why;
+
+    assert_int_equal(call(f, start_attempt, &ids, &why), PD_OK);
+    append_points(f, ids.run, 1, &point, 1);
+    assert_int_equal(call(f, attempt_from, &resume, &why), PD_OK); /* from 10 to a checkpoint of step 15 */
+    resume.start = 15;
+    assert_int_equal(call(f, attempt_from, &resume, &why), PD_OK);
+    point.time_us = 2;
+    point.value = 3;
+    append_points(f, ids.run, 3, &point, 1);
+    assert_int_equal(store_point_list(f->s, &q, keep_point, &got, &why), PD_OK);
+    assert_true(got.count == 1 && got.at[0].attempt == 3 && got.at[0].value == 3);
 }
 
 /* Buckets from points, from roll-ups and with cut ends must all represent every point once. */
@@ -311,6 +399,8 @@ int main(void)
         TEST(test_store_series_come_in_pages),
         TEST(test_store_metrics_refuse_unknown_run_and_bad_key),
         TEST(test_store_points_beyond_the_checkpoint_become_ghosts),
+        TEST(test_store_points_at_or_before_the_start_are_shown),
+        TEST(test_store_points_at_the_start_replace_ghosts),
         TEST(test_store_buckets_hold_every_point_and_the_extremes),
         TEST(test_store_rollups_survive_reopening_and_failed_neighbours),
         TEST(test_store_attempt_ack_takes_each_seq_once),

@@ -1,6 +1,8 @@
 /* Series as charts want them. What a reader sees of a run that was resumed is a list of segments: attempt k
- * shows the steps after its start checkpoint up to the start of the next one that went back; the rest
- * are ghosts. Points over HTTP (attempt 0) are a segment without bounds. */
+ * shows the steps after its start checkpoint up to the start of the next one that went back; later points of it
+ * are ghosts. Points over HTTP (attempt 0) are a segment without bounds. Points of an attempt at or before its start (a test
+ * of the best weights, an evaluation that the attempt before left undone) are shown in addition to the segments where no
+ * earlier attempt shows that step. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,6 +121,64 @@ static enum pd_err key_of(struct store *s, const char *name, int64_t *ret, struc
     return err;
 }
 
+/* Points of attempts at or before their own start, in the order of steps: a few, since training goes on behind
+ * it. */
+struct late {
+    struct store_point *at; /* owned */
+    size_t count, next;
+};
+
+/* Does a later attempt than `n` start before `step`, or from scratch? */
+#define GHOST(n, step)                                                                                       \
+    "EXISTS (SELECT 1 FROM attempt b WHERE b.run_id = ?1 AND b.n > " n                                       \
+    " AND (b.start_step <= 0 OR b.start_step < " step "))"
+
+static enum pd_err late_of(struct store *s, const struct store_point_query *q, int64_t key, struct late *ret,
+                           struct pd_why *why)
+{
+    struct late list = {0};
+    size_t capacity = 0;
+    sqlite3_stmt *st;
+    enum pd_err err;
+
+    *ret = list;
+    if (q->attempt >= 0)
+        return PD_OK; /* its segment has them */
+    err = db_bind(
+        &s->db, &st, why,
+        "SELECT m.attempt, m.step, m.ts_us, m.value FROM attempt a CROSS JOIN metric m ON m.run_id = ?1 AND "
+        "m.key_id = ?2 AND m.attempt = a.n AND m.step BETWEEN ?3 AND min(a.start_step, ?4) WHERE a.run_id = "
+        "?1 AND a.start_step > 0 AND NOT " GHOST(
+            "a.n", "m.step") " AND NOT EXISTS (SELECT 1 FROM attempt e CROSS JOIN metric o ON o.run_id = ?1 "
+                             "AND o.key_id = ?2 AND o.attempt = e.n AND o.step = m.step WHERE e.run_id = ?1 "
+                             "AND e.n < a.n AND NOT " GHOST("e.n", "m.step") ") ORDER BY m.step, m.attempt, "
+                                                                             "m.ts_us, m.dup",
+        "iiii", q->run_id, key, q->from_step, q->to_step);
+    while (err == PD_OK && (err = db_step(&s->db, st, why)) == PD_OK) {
+        if (list.count == capacity) {
+            struct store_point *more =
+                realloc(list.at, (capacity = capacity ? 2 * capacity : 8) * sizeof *more);
+
+            if (!more) {
+                db_done(st);
+                err = pd_fail(why, PD_ERR_NOMEM, "no memory for a query");
+                break;
+            }
+            list.at = more;
+        }
+        list.at[list.count++] = (struct store_point){.attempt = sqlite3_column_int(st, 0),
+                                                     .step = sqlite3_column_int64(st, 1),
+                                                     .time_us = sqlite3_column_int64(st, 2),
+                                                     .value = db_real(st, 3)};
+    }
+    if (err != PD_ERR_NOT_FOUND) {
+        free(list.at);
+        return err;
+    }
+    *ret = list;
+    return PD_OK;
+}
+
 /* ---- points --------------------------------------------------------------------------------- */
 
 /* Walks segments [next, end) one after the other. Two walks may be open at once, hence two statements. */
@@ -184,6 +244,7 @@ enum pd_err store_point_list(struct store *s, const struct store_point_query *q,
 {
     struct segments segments = {0};
     struct walk a = {.s = s}, b = {.s = s, .second = true};
+    struct late late = {0};
     enum pd_err a_err = PD_OK, b_err = PD_OK, err;
     int64_t skip = q->skip, key;
     int sent = 0;
@@ -192,8 +253,12 @@ enum pd_err store_point_list(struct store *s, const struct store_point_query *q,
     if (err != PD_OK || !key)
         return err;
     err = segments_of(s, q, key, &segments, why);
-    if (err != PD_OK)
+    if (err == PD_OK)
+        err = late_of(s, q, key, &late, why);
+    if (err != PD_OK) {
+        free(segments.at);
         return err;
+    }
     a.segments = b.segments = &segments;
     a.run_id = b.run_id = q->run_id;
     a.key = b.key = key;
@@ -203,17 +268,22 @@ enum pd_err store_point_list(struct store *s, const struct store_point_query *q,
     b.end = segments.count;
     a_err = walk_next(&a, why);
     b_err = walk_next(&b, why);
-    while (a_err == PD_OK || b_err == PD_OK) {
+    while (a_err == PD_OK || b_err == PD_OK || late.next < late.count) {
         bool take_a = a_err == PD_OK && (b_err != PD_OK || a.point.step <= b.point.step);
-        struct walk *w = take_a ? &a : &b;
+        const struct store_point *p = take_a ? &a.point : b_err == PD_OK ? &b.point : NULL;
+        bool take_late = late.next < late.count && (!p || late.at[late.next].step < p->step);
 
-        if (w->point.step == q->from_step && skip > 0)
+        if (take_late)
+            p = &late.at[late.next];
+        if (p->step == q->from_step && skip > 0)
             skip--;
         else {
-            if (!row(ctx, &w->point) || (q->limit && ++sent >= q->limit))
+            if (!row(ctx, p) || (q->limit && ++sent >= q->limit))
                 break;
         }
-        if (take_a)
+        if (take_late)
+            late.next++;
+        else if (take_a)
             a_err = walk_next(&a, why);
         else
             b_err = walk_next(&b, why);
@@ -221,6 +291,7 @@ enum pd_err store_point_list(struct store *s, const struct store_point_query *q,
     walk_end(&a);
     walk_end(&b);
     free(segments.at);
+    free(late.at);
     if (a_err != PD_OK && a_err != PD_ERR_NOT_FOUND)
         return a_err;
     return b_err == PD_ERR_NOT_FOUND ? PD_OK : b_err;
@@ -268,6 +339,12 @@ static void bucket_add(struct store_bucket *b, int64_t first_step, int64_t last_
     b->nonfinite += nonfinite;
 }
 
+static void add_point(struct chart *c, const struct store_point *p)
+{
+    bucket_add(bucket_of(c, p->step, p->time_us), p->step, p->step, p->time_us, p->time_us, p->value,
+               p->value, p->value, 1, !isfinite(p->value));
+}
+
 static enum pd_err add_points(struct store *s, struct chart *c, const struct store_point_query *q,
                               int64_t key, const struct segment *g, int64_t lo, int64_t hi,
                               struct pd_why *why)
@@ -277,12 +354,8 @@ static enum pd_err add_points(struct store *s, struct chart *c, const struct sto
     struct walk w = {.s = s, .segments = &list, .end = 1, .run_id = q->run_id, .key = key};
     enum pd_err err;
 
-    while ((err = walk_next(&w, why)) == PD_OK) {
-        const struct store_point *p = &w.point;
-
-        bucket_add(bucket_of(c, p->step, p->time_us), p->step, p->step, p->time_us, p->time_us, p->value,
-                   p->value, p->value, 1, !isfinite(p->value));
-    }
+    while ((err = walk_next(&w, why)) == PD_OK)
+        add_point(c, &w.point);
     return err == PD_ERR_NOT_FOUND ? PD_OK : err;
 }
 
@@ -368,7 +441,8 @@ static enum pd_err add_rollups(struct store *s, struct chart *c, const struct st
 }
 
 static enum pd_err fill(struct store *s, struct chart *c, const struct store_point_query *q, int64_t key,
-                        const struct segments *segments, struct rollups *lists, struct pd_why *why)
+                        const struct segments *segments, struct rollups *lists, const struct late *late,
+                        struct pd_why *why)
 {
     int64_t total = 0;
     enum pd_err err = PD_OK;
@@ -393,6 +467,13 @@ static enum pd_err fill(struct store *s, struct chart *c, const struct store_poi
             any = true;
         }
     }
+    for (size_t i = 0; i < late->count; i++) {
+        int64_t at = c->by_time ? late->at[i].time_us : late->at[i].step;
+
+        c->lo = any && c->lo < at ? c->lo : at;
+        c->hi = any && c->hi > at ? c->hi : at;
+        any = true;
+    }
     if (q->whole_range) {
         c->lo = c->by_time ? q->from_us : q->from_step;
         c->hi = c->by_time ? q->to_us : q->to_step;
@@ -407,6 +488,8 @@ static enum pd_err fill(struct store *s, struct chart *c, const struct store_poi
         else
             err = add_points(s, c, q, key, g, g->lo, g->hi, why);
     }
+    for (size_t i = 0; err == PD_OK && i < late->count; i++)
+        add_point(c, &late->at[i]);
     return err;
 }
 
@@ -417,6 +500,7 @@ enum pd_err store_bucket_list(struct store *s, const struct store_point_query *q
     struct chart c = {.n = buckets, .by_time = q->by_time};
     struct segments segments = {0};
     struct rollups *lists = NULL;
+    struct late late = {0};
     int64_t key, points = 0;
     enum pd_err err;
     bool own = false;
@@ -433,13 +517,15 @@ enum pd_err store_bucket_list(struct store *s, const struct store_point_query *q
     err = key_of(s, q->key, &key, why);
     if (err == PD_OK && key)
         err = segments_of(s, q, key, &segments, why);
-    if (err == PD_OK && segments.count) {
+    if (err == PD_OK && key)
+        err = late_of(s, q, key, &late, why);
+    if (err == PD_OK && (segments.count || late.count)) {
         c.at = calloc((size_t)buckets, sizeof *c.at);
-        lists = calloc(segments.count, sizeof *lists);
+        lists = calloc(segments.count + 1, sizeof *lists); /* there may be only late points */
         if (!c.at || !lists)
             err = pd_fail(why, PD_ERR_NOMEM, "no memory for a chart");
         else
-            err = fill(s, &c, q, key, &segments, lists, why);
+            err = fill(s, &c, q, key, &segments, lists, &late, why);
     }
     if (own)
         store_end(s); /* before the callbacks: a slow reader must not pin the log */
@@ -463,6 +549,7 @@ enum pd_err store_bucket_list(struct store *s, const struct store_point_query *q
         free(lists[i].at);
     free(lists);
     free(segments.at);
+    free(late.at);
     free(c.at);
     return err;
 }

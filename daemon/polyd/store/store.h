@@ -395,7 +395,9 @@ PD_NODISCARD enum pd_err store_series_get(struct store *s, int64_t run_id, const
                                           struct pd_why *why);
 
 /* Points of a series. By default the current series: for a step that several attempts reached, the latest
- * attempt's points (after a resume from a checkpoint, the earlier attempt's points beyond it are superseded).
+ * attempt's points (after a resume from a checkpoint, the earlier attempt's points beyond it are superseded). What an
+ * attempt measures at or before the step that it started from (a test of the best weights) is shown unless an
+ * earlier attempt's point of that step is.
  * Points logged over HTTP are attempt 0, and always shown except in a series that the worker writes: such
  * points from before polyd refused them are ignored. */
 struct store_point_query {

@@ -46,6 +46,21 @@ async function measured(document) {
 }
 const near = (a, b, share, what) => assert.ok(Math.abs(a / b - 1) <= share, `${what}: ${a} and ${b}`);
 
+test('the start is that of the seed asked for', real, async () => {
+    const of = async (seed, split_seed) => {
+        const document = jobOf(4, { formula: 's^3' });
+        document.train.seed = seed;
+        document.data.split_seed = split_seed;
+        const { start } = await dry(document);
+        return [start.seed, start.layers[0].norm];
+    };
+    const first = await of(1, 7), second = await of(2, 7), other = await of(2, 8);
+    assert.deepEqual([first[0], second[0]], [1, 2]);
+    assert.notEqual(first[1], second[1]);
+    assert.notEqual(second[1], other[1]);
+    assert.deepEqual(await of(2, 7), second);
+});
+
 const formulas = [['s^3', {}], ['a*s^3/(1+abs(s))', { a: { init: '1/sqrt(n)', per: 'head' } }], ['exp(s)/(exp(b)+rowsum(exp(s)))', { b: { init: 1 } }],
     ['relu(s)^2/n', {}], ['relu(softmax(s) + a/ni)', { a: { init: -0.5 } }]];
 

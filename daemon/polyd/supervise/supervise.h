@@ -162,7 +162,7 @@ struct sup_planning {
     const char *plan_digest; /* hex; NULL = the answer is not stored */
     const char *device;      /* "cpu" or "cuda", and the number of slots whose memory it may use */
     int slots;
-    bool start;          /* asks for the start (plan --start), stored instead of the plan */
+    bool start;          /* asks for the start (plan --start), which is not stored */
     int64_t patience_us; /* then `done` gets PD_ERR_TIMEOUT, and the plan is only kept; 0 = two minutes */
     /* PD_ERR_INVALID: the document or its data are to blame, and the sentence names the field; other errors
      * say nothing of the document. `plan`: JSON, borrowed. */

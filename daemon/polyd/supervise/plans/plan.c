@@ -403,8 +403,9 @@ enum pd_err plans_ask(struct plans *s, const struct sup_planning *asked, struct 
         p->done = asked->done;
         p->ctx = asked->ctx;
         p->ask = asked->start ? ASK_START : ASK_PLAN;
-        if (asked->plan_digest)
-            snprintf(p->digest, sizeof p->digest, "%s%s", asked->start ? "start:" : "", asked->plan_digest);
+        /* A start is of a seed and takes a time of this moment: it is measured each time. */
+        if (asked->plan_digest && !asked->start)
+            snprintf(p->digest, sizeof p->digest, "%s", asked->plan_digest);
     }
     return plan_post(s, p, why);
 }

@@ -107,6 +107,7 @@ static enum pd_err dry_ask(struct dry *d, bool start, struct pd_why *why)
                                        .device = api_device_of(head),
                                        .slots = (int)head->resources.slots,
                                        .start = start,
+                                       .refresh = api_plan_of_files(&p->run),
                                        .done = start ? dry_started : dry_planned,
                                        .ctx = d};
 

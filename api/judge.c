@@ -64,6 +64,17 @@ enum pd_err api_plan_judge(struct sup *sup, const struct job_head *head, const s
     return err;
 }
 
+bool api_plan_of_files(const struct expand_run *run)
+{
+    struct job_config *config = NULL;
+    struct pd_why why;
+    const bool known = job_config_load(run->document.data, run->document.len, &config, &why) == PD_OK;
+    const bool files = !known || config->data.path || config->data.tokenizer_path;
+
+    job_config_free(config);
+    return files;
+}
+
 void api_problems_json(struct pd_buf *b, const struct job_problem *list, size_t count)
 {
     api_json_open(b, '[');

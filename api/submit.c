@@ -323,9 +323,13 @@ static void submit_plan(struct submit *s);
 static void submit_planned(void *ctx, enum pd_err err, const struct pd_why *why, const char *plan)
 {
     struct submit *s = ctx;
+    struct part *p = &s->part[s->planned++];
     struct pd_why bad = {.text = ""};
 
-    err = weigh(s, &s->part[s->planned++], err, why ? why->text : "", plan, &bad);
+    if (err != PD_OK && err != PD_ERR_INVALID && p->kept.len) /* of files that have changed at most */
+        err = weigh(s, p, PD_OK, "", p->kept.data, &bad);
+    else
+        err = weigh(s, p, err, why ? why->text : "", plan, &bad);
     if (err == PD_OK)
         submit_plan(s);
     else
@@ -347,11 +351,12 @@ static void submit_plan(struct submit *s)
                                      .plan_digest = run->plan_digest,
                                      .device = api_device_of(head),
                                      .slots = (int)head->resources.slots,
+                                     .refresh = api_plan_of_files(run),
                                      .patience_us = PATIENCE_US,
                                      .done = submit_planned,
                                      .ctx = s};
 
-        if (p->kept.len) {
+        if (p->kept.len && !asked.refresh) {
             s->planned++;
             err = weigh(s, p, PD_OK, "", p->kept.data, &why);
             continue;
@@ -360,7 +365,10 @@ static void submit_plan(struct submit *s)
         if (err == PD_OK)
             return; /* submit_planned goes on */
         s->planned++;
-        err = weigh(s, p, err, no_plan.text, NULL, &why);
+        if (p->kept.len)
+            err = weigh(s, p, PD_OK, "", p->kept.data, &why);
+        else
+            err = weigh(s, p, err, no_plan.text, NULL, &why);
     }
     if (err == PD_OK)
         commit(s);

@@ -39,6 +39,9 @@ PD_NODISCARD enum pd_err api_plan_judge(struct sup *sup, const struct job_head *
                                         struct plan_verdict *ret, struct job_report *report,
                                         struct pd_why *why);
 
+/* Does a plan of the run depend on files, so that a kept one may be out of date? The digest of a plan has their path only. */
+bool api_plan_of_files(const struct expand_run *run);
+
 /* [{pointer, detail}] */
 void api_problems_json(struct pd_buf *b, const struct job_problem *list, size_t count);
 

@@ -765,9 +765,8 @@ PD_NODISCARD enum pd_err job_document(const struct job_doc *job, struct pd_buf *
 PD_NODISCARD enum pd_err job_config_digest(const char *json, size_t len, char out[JOB_DIGEST_SIZE],
                                            struct pd_why *why);
 /* The same without the fields that do not affect the plan (name, experiment, tags, notes, seed, rates,
- * schedule, data path, priority, time limits, depends_on, register), with `facts` added: a text that names
- * data-derived sizes, worker build, back-end ABI and device, for example "build=0.1.0 abi=1 device=cpu
- * train=60000". */
+ * schedule, priority, time limits, depends_on, register), with `facts` added: a text that names worker build
+ * and device, for example "build=0.1.0 device=cpu". What the files at a data path hold is not in it. */
 PD_NODISCARD enum pd_err job_plan_digest(const char *json, size_t len, const char *facts,
                                          char out[JOB_DIGEST_SIZE], struct pd_why *why);
 

@@ -91,6 +91,35 @@ test('folders of pictures from their files to the class of a new one', { skip, t
     assert.equal(await last(again), await last(run));
 });
 
+test('a folder that has grown is planned again', { skip, timeout: 60000 }, async () => {
+    const folder = path.join(host.dir, 'text/growing/train');
+    const put = (from, to) => Object.keys(colours).forEach(name => {
+        mkdirSync(path.join(folder, name), { recursive: true });
+        for (let i = from; i < to; i++)
+            writeFileSync(path.join(folder, name, `${i}.png`), picture(name, i));
+    });
+    const document = {
+        name: 'growing', model: { preset: 'vit_micro', depth: 1 }, data: { dataset: 'image_folder', path: 'text/growing', image_size: 16, split: { val: 2 } },
+        train: { epochs: 2, batch: 4, schedule: { warmup_steps: 20 } }, ...small,
+    };
+    const planned = async () => {
+        const { json, text } = await host.post('/api/v1/jobs?dry_run=1', document);
+        assert.ok('plan' in json, text);
+        return json;
+    };
+    const submitted = async () => (await host.post('/api/v1/jobs', document)).status;
+    put(0, 4); /* 12 pictures, 10 of them for training: 5 steps */
+    assert.match((await planned()).plan_error, /warm-up of 20 steps is longer/);
+    assert.equal(await submitted(), 422);
+    put(4, 34);
+    const grown = await planned();
+    assert.equal(grown.plan_error, null);
+    assert.equal(grown.plan.train_samples, 100);
+    put(34, 44);
+    assert.equal(await submitted(), 201);
+    assert.equal((await planned()).plan.train_samples, 130);
+});
+
 test('small pictures that enlarged to the usual size give a warning', { skip, timeout: 60000 }, async () => {
     putPictures();
     const document = size => ({

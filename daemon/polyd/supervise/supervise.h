@@ -163,6 +163,7 @@ struct sup_planning {
     const char *device;      /* "cpu" or "cuda", and the number of slots whose memory it may use */
     int slots;
     bool start;          /* asks for the start (plan --start), which is not stored */
+    bool refresh;        /* the stored answer may be out of date: it is replaced */
     int64_t patience_us; /* then `done` gets PD_ERR_TIMEOUT, and the plan is only kept; 0 = two minutes */
     /* PD_ERR_INVALID: the document or its data are to blame, and the sentence names the field; other errors
      * say nothing of the document. `plan`: JSON, borrowed. */
@@ -170,7 +171,7 @@ struct sup_planning {
     void *ctx;
 };
 
-/* Bytes needed by a resolved job, from `polyd-worker plan` or the stored answer of an equal plan_digest.
+/* Bytes needed by a resolved job, from `polyd-worker plan` or, without `refresh`, the stored answer of an equal plan_digest.
  * PD_ERR_BUSY: too many concurrent requests. */
 PD_NODISCARD enum pd_err sup_plan(struct sup *s, const struct sup_planning *asked, struct pd_why *why);
 

@@ -1,6 +1,6 @@
 /* Questions to short-lived workers: `polyd-worker plan`, `data` and `weights`, their input and output in memory
  * files, so that only their end is awaited. A few of each kind are answered at once, the others wait in order.
- * Answers are kept by digest. */
+ * Answers are kept by digest; who asks for a new one replaces the kept one. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -55,6 +55,7 @@ struct plan {
     int slots;
     int out_fd, err_fd;
     char digest[80];
+    bool refresh;                      /* a kept answer does not do */
     int64_t deadline_us;               /* of the process */
     int64_t patience_us, impatient_us; /* of the caller, and when it ends; 0 = none */
     void (*done)(void *ctx, enum pd_err err, const struct pd_why *why,
@@ -173,10 +174,18 @@ static void keep_release(struct loop_op *op)
     free(((struct keep_op *)op)->json);
 }
 
+static struct plan_memo *memo_of(struct plans *s, const char *digest)
+{
+    return &s->memos[(digest[0] ? (unsigned)digest[0] * 31 + (unsigned)digest[1] : 0) % MEMOS];
+}
+
 static void keep(struct plans *s, const char *digest, const char *json)
 {
     struct keep_op *k = calloc(1, sizeof *k);
+    struct plan_memo *memo = memo_of(s, digest);
 
+    if (!strcmp(memo->digest, digest))
+        memo->bytes = answer_plan_bytes(json, strlen(json));
     if (!k)
         return;
     k->op.apply = keep_apply;
@@ -267,7 +276,8 @@ static void plan_start(struct plans *s, struct plan *p)
     }
     p->started = true;
     pd_buf_init(&kept, asks[p->ask].bytes);
-    if (p->digest[0] && store_plan_get(loop_reader(s->loop), p->digest, &kept, &why) == PD_OK) {
+    if (p->digest[0] && !p->refresh &&
+        store_plan_get(loop_reader(s->loop), p->digest, &kept, &why) == PD_OK) {
         plan_over(s, p, PD_OK, &why, kept.data);
         pd_buf_done(&kept);
         return;
@@ -403,6 +413,7 @@ enum pd_err plans_ask(struct plans *s, const struct sup_planning *asked, struct 
         p->done = asked->done;
         p->ctx = asked->ctx;
         p->ask = asked->start ? ASK_START : ASK_PLAN;
+        p->refresh = asked->refresh;
         /* A start is of a seed and takes a time of this moment: it is measured each time. */
         if (asked->plan_digest && !asked->start)
             snprintf(p->digest, sizeof p->digest, "%s", asked->plan_digest);
@@ -448,8 +459,7 @@ enum pd_err plans_weights(struct plans *s, const struct sup_weights *asked, stru
 /* Runs of a sweep mostly share a plan. */
 int64_t plans_bytes(struct plans *s, const char *digest)
 {
-    struct plan_memo *memo =
-        &s->memos[(digest[0] ? (unsigned)digest[0] * 31 + (unsigned)digest[1] : 0) % MEMOS];
+    struct plan_memo *memo = memo_of(s, digest);
     struct pd_buf plan;
     struct pd_why why;
     int64_t bytes = 0;

@@ -9,8 +9,6 @@
 #include "api/json.h"
 #include "daemon/digest/digest.h"
 
-#define KEYS_MAX 4096 /* whose norm is forecast */
-
 static void write_faults(struct pd_buf *b, const char *key, const struct pk_formula_fault *f, int n)
 {
     api_json_key(b, key);
@@ -278,7 +276,7 @@ enum pd_err api_formula_of_job(struct pd_buf *b, const struct job_config *g, con
                                struct pd_why *why)
 {
     const struct job_attention *a = &g->attention;
-    const double keys = fmin((double)job_config_keys(g), KEYS_MAX);
+    const double keys = (double)job_config_keys(g);
     double counts[API_FORMULA_BINS];
     struct api_formula c = {.norm = NAN, .from = -6, .to = 6, .samples = 241};
     struct pk_formula_fault fault;

@@ -13,6 +13,7 @@
 #define PIECES 2800 /* of that interval; even */
 #define RADII 64    /* pieces of the quadrature over |q| */
 #define LONG 256    /* keys from which fewer rows are drawn */
+#define MOST 4096   /* keys of a row that is drawn */
 
 /* What is summed over pairs, each with its weight. */
 struct sums {
@@ -121,7 +122,7 @@ static double radius(double d, uint64_t *state)
     return d > 0 ? pow(fmax(1 - v + z * sqrt(v), 0), 1.5) : 1;
 }
 
-/* False: no memory. */
+/* False: no memory, or too many keys. */
 static bool over_rows(struct pk_formula *f, double *at, const struct pk_formula_start *start, struct sums *to)
 {
     const int64_t n = start->keys, rows = n < ROWS ? n : n > 1024 ? ROWS / 2 : ROWS;
@@ -132,6 +133,8 @@ static bool over_rows(struct pk_formula *f, double *at, const struct pk_formula_
 
     for (int k = 0; start->counts && k < start->bins; k++)
         total += start->counts[k];
+    if (n > MOST)
+        return false;
     pd_buf_init(&space, 0);
     s = pd_buf_reserve(&space, (size_t)n * 2 * sizeof *s);
     if (!s)
@@ -181,7 +184,7 @@ void pk_formula_forecast(struct pk_formula *f, const double *leaf, const struct 
     double at[PK_LEAVES];
     struct sums s, less;
 
-    *ret = (struct pk_formula_forecast){.norm = NAN, .growth = NAN};
+    *ret = (struct pk_formula_forecast){NAN, NAN, NAN, NAN, NAN, NAN};
     if (!measure(f, leaf, start, &s))
         return;
     ret->norm = sqrt(s.square);

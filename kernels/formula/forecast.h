@@ -21,7 +21,8 @@ struct pk_formula_start {
 };
 
 struct pk_formula_forecast {
-    double norm; /* root of E ||A||_F^2; not finite where A is not, NaN without memory */
+    double
+        norm; /* root of E ||A||_F^2; not finite where A is not, NaN where rows are too long or without memory */
     double
         growth; /* it grows as keys^growth: from half as many keys to `keys`, with n in proportion; NaN for 1 key */
     /* Shares of pairs whose A is larger than the largest number of a format, or is not 0 and smaller than its
@@ -30,7 +31,7 @@ struct pk_formula_forecast {
 };
 
 /* leaf: the values of scalars and sizes; N is the n of `keys` keys. By quadrature over the logits; a formula that reads
- * its row or its position: over rows that are drawn, always the same ones. */
+ * its row or its position: over rows that are drawn, always the same ones; all is NaN beyond 4096 keys. */
 void pk_formula_forecast(struct pk_formula *f, const double *leaf, const struct pk_formula_start *start,
                          struct pk_formula_forecast *ret);
 

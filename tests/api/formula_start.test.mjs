@@ -61,6 +61,26 @@ test('the start is that of the seed asked for', real, async () => {
     assert.deepEqual(await of(2, 7), second);
 });
 
+test('a context of 8192 has its own ceiling and norm', real, async () => {
+    const width = 16, keys = 8192, pairs = keys * (keys + 1) / 2;
+    const forecast = async attention => {
+        const reply = await host.post('/api/v1/jobs?dry_run=1', {
+            name: 'long', model: { preset: 'gpt_micro', context: keys, width, heads: 1, depth: 1 }, data: { dataset: 'text_gen', context: keys },
+            train: { steps: 1, batch: 1 }, attention: { activation: 'formula', ...attention }, diagnostics: { every: 0, probe_batch: 1 }, resources: { device: 'cpu', threads: 1 },
+        });
+        assert.equal(reply.status, 200, reply.text);
+        return reply.json.formula;
+    };
+    const cube = await forecast({ formula: 's^3/sqrt(n)' }), norm = Math.sqrt(pairs * 15 * (1 + 2 / width) * (1 + 4 / width) / keys);
+    near(cube.ceiling, Math.sqrt(keys), 1e-9, 'ceiling');
+    near(cube.norm, norm, 1e-9, 'norm');
+    near(cube.factor_to_ceiling, Math.sqrt(keys) / norm, 1e-9, 'factor');
+    // Rows of so many keys are not drawn.
+    const row = await forecast({ formula: 'softmax(s)' });
+    near(row.ceiling, Math.sqrt(keys), 1e-9, 'ceiling');
+    assert.deepEqual([row.norm, row.norm_growth, row.factor_to_ceiling, row.beyond.f32], [null, null, null, { over: null, under: null }]);
+});
+
 const formulas = [['s^3', {}], ['a*s^3/(1+abs(s))', { a: { init: '1/sqrt(n)', per: 'head' } }], ['exp(s)/(exp(b)+rowsum(exp(s)))', { b: { init: 1 } }],
     ['relu(s)^2/n', {}], ['relu(softmax(s) + a/ni)', { a: { init: -0.5 } }]];
 

@@ -63,6 +63,7 @@ test('test_web_formula_facts_are_words', () => {
     assert.equal(builtinWords({ activation: 'softmax', degree: 0, constant: 1, alpha: 0 }), 'softmax');
     const none = { over: 0, under: 0 };
     assert.match(beyondWords({ f32: none, bf16: none }), /^no pair/);
+    assert.equal(beyondWords({ f32: { over: null, under: null }, bf16: { over: null, under: null } }), 'not forecast');
     assert.match(beyondWords({ f32: { over: .012, under: 0 }, bf16: none }), /1.2 % of pairs above f32/);
 });
 

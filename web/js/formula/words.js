@@ -151,6 +151,8 @@ export function facts(answer) {
 
 /** Shares of pairs that a format cannot hold, in words. @param {any} beyond */
 export function beyondWords(beyond) {
+    if (beyond.f32.over === null)
+        return 'not forecast';
     const share = (/** @type {number} */ v) => (v >= 1e-4 ? `${Number((v * 100).toPrecision(2))} %` : `${v.toExponential(1)}`);
     const of = (/** @type {string} */ format, /** @type {any} */ b) => [...b.over > 1e-12 ? [`${share(b.over)} of pairs above ${format}`] : [], ...b.under > 1e-12 ? [`${share(b.under)} below its normal numbers`] : []];
     const all = [...of('f32', beyond.f32), ...of('bf16', beyond.bf16)];

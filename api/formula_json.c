@@ -105,7 +105,7 @@ static void write_forecast(struct pd_buf *b, struct pk_formula *f, const struct 
     const double ceiling = sqrt((double)c->start.keys);
     struct pk_formula_forecast x;
     const struct pk_formula_param *param;
-    double norm, factor;
+    double norm, factor, init = NAN;
     int scalar;
 
     pk_formula_forecast(f, c->leaf, &c->start, &x);
@@ -113,6 +113,11 @@ static void write_forecast(struct pd_buf *b, struct pk_formula *f, const struct 
     factor = isfinite(norm) && norm > 0 ? ceiling / norm : NAN;
     scalar = isfinite(factor) ? pk_formula_factor(f, c->leaf) : -1;
     (void)pk_formula_params(f, &param);
+    if (scalar >= 0) {
+        init = factor * c->leaf[PK_LEAF_PARAM + scalar];
+        if (param[scalar].range == PK_RANGE_UNIT && !(init < 1))
+            scalar = -1;
+    }
     write_finite(b, "norm", norm);
     api_json_kv_str(b, "norm_from", isfinite(c->norm) ? "start" : c->start.counts ? "logits" : "deviation");
     write_finite(b, "norm_growth", x.growth);
@@ -122,7 +127,7 @@ static void write_forecast(struct pd_buf *b, struct pk_formula *f, const struct 
     if (scalar >= 0) {
         api_json_open(b, '{');
         api_json_kv_str(b, "name", param[scalar].name);
-        api_json_kv_num(b, "init", factor * c->leaf[PK_LEAF_PARAM + scalar]);
+        api_json_kv_num(b, "init", init);
         api_json_close(b, '}');
     } else {
         api_json_null(b);

@@ -82,6 +82,12 @@ test('learned scalars: their initial values are formulas of sizes', real, async 
     const { scalar_to_ceiling: scalar } = await check('a*s^3', { params: { a: { init: 0.1 } } });
     assert.equal(scalar.name, 'a');
     assert.ok(Math.abs((await check('a*s^3', { params: { a: { init: scalar.init } } })).norm - 8) < 1e-9);
+    // A sigmoid is below 1: what is above that is no suggestion.
+    const unit = logit_std => check('a*s^3', { params: { a: { init: 0.5, form: 'sigmoid' } }, logit_std });
+    const wide = await unit(2), narrow = await unit(0.2);
+    assert.ok(wide.scalar_to_ceiling.init > 0 && wide.scalar_to_ceiling.init < 1);
+    assert.ok(narrow.factor_to_ceiling > 2);
+    assert.equal(narrow.scalar_to_ceiling, null);
 });
 
 test('the gallery: every formula is read, drawn and forecast, and written for FlexAttention or said not to be', real, async () => {

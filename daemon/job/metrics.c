@@ -708,7 +708,9 @@ const struct job_metric job_metrics[] = {
      .unit = "flop/s",
      .better = JOB_METRIC_MORE,
      .group = JOB_METRIC_SYSTEM,
-     .text = "Floating-point operations of a step divided by its duration; recomputed operations count once.",
+     .text =
+         "Floating-point operations of a step, in all its evaluations, divided by its duration; recomputed "
+         "operations count once.",
      .source = "Multiplications and additions of the planned step (products and attention), by the clock of "
                "the worker."},
     {.key = "sys/utilisation",

@@ -340,6 +340,61 @@ static void test_lbfgs_infinite_trials_are_counted(void **state)
     check_random_stops(job, 2);
 }
 
+struct measured {
+    double step_ms, flops, evaluations;
+};
+
+static void take_measured(void *user, const struct train_point *points, size_t count)
+{
+    struct measured *m = user;
+
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(points[i].key, "step_ms"))
+            m->step_ms = points[i].value;
+        else if (!strcmp(points[i].key, "sys/flops"))
+            m->flops = points[i].value;
+        else if (!strcmp(points[i].key, "evaluations"))
+            m->evaluations += points[i].value;
+}
+
+/* Every evaluation of a search runs the graph. */
+static void test_lbfgs_flops_count_every_evaluation(void **state)
+{
+    static const char json[] = EQUATION("cpu", "\"activation\":\"poly\",\"degree\":3", "3", "");
+    struct measured got = {0};
+    const struct train_dirs dirs = {.checkpoints = checkpoints};
+    const struct train_host host = {.stop = never, .user = &got, .metrics = take_measured};
+    struct session s = {
+        .dirs = &dirs, .host = &host, .api = pk_backend_cpu(), .began_us = pd_clock_mono_us()};
+    struct trainer *t = NULL;
+    struct job_doc *doc = NULL;
+    struct job_report report;
+    struct pd_buf resolved;
+    struct pd_why why = {""};
+    bool lasting, done;
+
+    (void)state;
+    job_report_init(&report);
+    pd_buf_init(&resolved, 0);
+    assert_int_equal(job_parse(json, strlen(json), NULL, &doc, &report), PD_OK);
+    assert_int_equal(job_run_resolve(doc, 0, &resolved, &why), PD_OK);
+    assert_int_equal(job_config_load(resolved.data, resolved.len, &s.config, &why), PD_OK);
+    if (session_open(&s, &lasting, &why) != PD_OK || trainer_open(&s, &t, &why) != PD_OK ||
+        trainer_begin(t, &why) != PD_OK || trainer_start(t, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(trainer_step(t, false, &done, &why), PD_OK);
+    reporter_flush(s.reporter);
+    assert_true(got.evaluations > 10 && trainer_step_flop(t) > 0);
+    assert_close(got.flops * got.step_ms / 1000 * 3 / got.evaluations, trainer_step_flop(t), 0);
+    trainer_close(t);
+    session_close(&s);
+    job_config_free(s.config);
+    job_free(doc);
+    job_report_done(&report);
+    pd_buf_done(&resolved);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -348,6 +403,7 @@ int main(void)
         cmocka_unit_test(test_lbfgs_infinite_trial_is_stepped_back_from),
         cmocka_unit_test_setup_teardown(test_lbfgs_resume_is_bit_identical_at_random_stops, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lbfgs_infinite_trials_are_counted, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lbfgs_flops_count_every_evaluation, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lbfgs_pinn_micro_follows_pytorch, setup, teardown),
     };
 

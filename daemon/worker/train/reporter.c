@@ -24,6 +24,7 @@ struct reporter {
     int64_t flushed_us, logged_us;
     int64_t used_us, used_at_us; /* processor time of the process, and when it was read */
     double busy_us;              /* spent in steps since the last flush */
+    double busy_flop;            /* of these steps */
     int64_t busy_steps;
     double loss;                            /* of the last step */
     int64_t data_waited_us, comm_waited_us; /* at the last flush */
@@ -236,9 +237,10 @@ void reporter_busy(struct reporter *r, int64_t us)
     r->busy_us += (double)us;
 }
 
-void reporter_step(struct reporter *r, int64_t us, double loss)
+void reporter_step(struct reporter *r, int64_t us, double flop, double loss)
 {
     reporter_busy(r, us);
+    r->busy_flop += flop;
     r->busy_steps++;
     r->loss = loss;
 }
@@ -273,7 +275,7 @@ static double share_waited(const struct reporter *r, int64_t waited_us, int64_t 
 static void push_means(struct reporter *r, int64_t now)
 {
     const struct reporter_meter *m = &r->meter;
-    const double per_step = r->busy_us / (double)r->busy_steps;
+    const double per_step = r->busy_us / (double)r->busy_steps, flops = r->busy_flop * 1e6 / r->busy_us;
     const int64_t comm_us = m->comm ? m->comm_api->waited_us(m->comm) : -1;
 
     reporter_push(r, "step_ms", per_step / 1000);
@@ -282,15 +284,15 @@ static void push_means(struct reporter *r, int64_t now)
     if (comm_us >= 0)
         reporter_push(r, "comm/wait", share_waited(r, comm_us, &r->comm_waited_us));
     reporter_push(r, m->throughput, (double)m->units * 1e6 / per_step);
-    reporter_push(r, "sys/flops", m->step_flop * 1e6 / per_step);
+    reporter_push(r, "sys/flops", flops);
     if (m->peak_flops > 0)
-        reporter_push(r, "sys/utilisation", m->step_flop * 1e6 / per_step / m->peak_flops);
+        reporter_push(r, "sys/utilisation", flops / m->peak_flops);
     if (now - r->logged_us >= LOG_US) {
         reporter_log(r, "step %lld/%lld loss %.4f %.1f ms/step", (long long)r->step, (long long)m->steps,
                      r->loss, per_step / 1000);
         r->logged_us = now;
     }
-    r->busy_us = 0;
+    r->busy_us = r->busy_flop = 0;
     r->busy_steps = 0;
 }
 

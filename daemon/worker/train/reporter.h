@@ -57,7 +57,6 @@ struct reporter_meter {
     int64_t steps;                    /* of the whole run */
     int64_t units;                    /* of throughput, in a step of all ranks */
     const char *throughput;           /* the key of units per second */
-    double step_flop;                 /* of this rank, in a step */
     double peak_flops;                /* of the device, per second; 0: not known */
     const struct data_loader *loader; /* what steps wait for */
     const struct pk_comm_api *comm_api;
@@ -65,9 +64,10 @@ struct reporter_meter {
 };
 /* To be called before the first flush. */
 void reporter_measure(struct reporter *r, const struct reporter_meter *meter);
-/* reporter_busy adds time spent in an unfinished step, reporter_step completes a step. `loss` is for the log. */
+/* reporter_busy adds time spent in an unfinished step, reporter_step completes a step, in which this rank
+ * did `flop` operations. `loss` is for the log. */
 void reporter_busy(struct reporter *r, int64_t us);
-void reporter_step(struct reporter *r, int64_t us, double loss);
+void reporter_step(struct reporter *r, int64_t us, double flop, double loss);
 /* Passes the means, all points and the progress to the host. */
 void reporter_flush(struct reporter *r);
 /* The same if the interval has passed, or if there are many points. */

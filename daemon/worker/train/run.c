@@ -248,10 +248,11 @@ static void announce(struct run *r)
     if (session_cpu_bf16(s) && train_bf16_note(s->config, s->backend, note, sizeof note))
         reporter_log(s->reporter, "%s", note);
     if (s->peak.flops > 0) {
-        reporter_log(s->reporter,
-                     "%s: %.4g TFLOP/s in bf16 matrix products of size %lld%s; a step has %.4g TFLOP",
-                     s->device.name, s->peak.flops * 1e-12, (long long)s->peak.n,
-                     s->peak.recalled ? ", measured earlier" : "", trainer_step_flop(r->trainer) * 1e-12);
+        reporter_log(
+            s->reporter, "%s: %.4g TFLOP/s in bf16 matrix products of size %lld%s; %s has %.4g TFLOP",
+            s->device.name, s->peak.flops * 1e-12, (long long)s->peak.n,
+            s->peak.recalled ? ", measured earlier" : "", setup->optim->searches ? "an evaluation" : "a step",
+            trainer_step_flop(r->trainer) * 1e-12);
         reporter_push(s->reporter, "sys/peak_flops", s->peak.flops);
     }
     reporter_push(s->reporter, "steps_per_epoch", (double)setup->steps_per_epoch);

@@ -16,8 +16,8 @@ struct trainer {
     struct model_store *store;
     struct executable update; /* ends a step */
     struct executable part;   /* of a step, where there are several */
-    double step_flop;
-    void **averages; /* per parameter, or NULL where none are kept */
+    double step_flop;         /* with a line: of an evaluation, of which a step has many */
+    void **averages;          /* per parameter, or NULL where none are kept */
     struct batches *batches;
     struct line *line; /* of an optimiser that searches along lines; else NULL */
     bool begun;        /* the step to be enqueued has its batch */
@@ -192,7 +192,6 @@ enum pd_err trainer_start(struct trainer *t, struct pd_why *why)
                      &(struct reporter_meter){.steps = setup->steps,
                                               .units = setup->batch * setup->task->units(setup->info),
                                               .throughput = setup->task->throughput,
-                                              .step_flop = t->step_flop,
                                               .peak_flops = s->peak.flops,
                                               .loader = batches_loader(t->batches),
                                               .comm_api = s->lent.comm_api,
@@ -297,7 +296,8 @@ static void finish(struct trainer *t, const double *report, size_t sums, double 
 }
 
 /* A step of an optimiser that searches along lines, with the batch at hand; report: as finish reads it. */
-static enum pd_err search(struct trainer *t, double report[MODEL_REPORT_MAX], struct pd_why *why)
+static enum pd_err search(struct trainer *t, double report[MODEL_REPORT_MAX], double *ret_flop,
+                          struct pd_why *why)
 {
     struct reporter *reporter = t->session->reporter;
     struct lbfgs_outcome outcome;
@@ -310,6 +310,7 @@ static enum pd_err search(struct trainer *t, double report[MODEL_REPORT_MAX], st
         reporter_push(reporter, "nonfinite", (double)t->nonfinite);
     }
     reporter_push(reporter, "evaluations", outcome.evaluations);
+    *ret_flop = outcome.evaluations * t->step_flop;
     return PD_OK;
 }
 
@@ -364,7 +365,7 @@ enum pd_err trainer_step(struct trainer *t, bool ahead, bool *ret_done, struct p
 {
     const struct session *s = t->session;
     const int64_t began = pd_clock_mono_us();
-    double report[MODEL_REPORT_MAX];
+    double report[MODEL_REPORT_MAX], flop = t->step_flop;
     bool whole = true;
     enum pd_err err = t->in_flight ? PD_OK : enqueue(t, &whole, why), next = PD_OK;
 
@@ -376,7 +377,7 @@ enum pd_err trainer_step(struct trainer *t, bool ahead, bool *ret_done, struct p
     if (ahead && may_go_ahead(t))
         next = enqueue(t, &whole, why);
     if (t->line) {
-        err = search(t, report, why);
+        err = search(t, report, &flop, why);
         if (t->step + 1 < s->setup.steps)
             batches_send_next(t->batches);
     } else {
@@ -386,7 +387,7 @@ enum pd_err trainer_step(struct trainer *t, bool ahead, bool *ret_done, struct p
         return err;
     *ret_done = true;
     finish(t, report, model_loss_sums(s->setup.task->loss), t->lr[t->step % 2]);
-    reporter_step(s->reporter, pd_clock_mono_us() - began, t->loss);
+    reporter_step(s->reporter, pd_clock_mono_us() - began, flop, t->loss);
     reporter_bad(s->reporter, s->setup.set);
     return next;
 }

@@ -51,7 +51,8 @@ int64_t trainer_at(const struct trainer *t);
 bool trainer_diverged(const struct trainer *t);
 /* Bytes of the optimiser's states on this rank, without averages of the weights. */
 size_t trainer_optimiser_bytes(const struct trainer *t);
-/* FLOP of matrix products and attention of this rank in a step. */
+/* FLOP of matrix products and attention of this rank in a step; of an optimiser that searches along lines, in one
+ * evaluation. */
 double trainer_step_flop(const struct trainer *t);
 
 /* Borrowed until trainer_close. Averages: memory per parameter, NULL for parameters without one. */

@@ -260,15 +260,40 @@ static void test_a_patch_that_does_not_divide_is_named(void **state)
     job_config_free(config);
 }
 
-/* A criterion that a number misses is a verdict: here the logits are too sharp for the limit of T3. */
+/* A criterion that a number misses is a verdict: with few tokens the pairs of a token with itself count. */
 static void test_a_missed_criterion_fails_the_check(void **state)
 {
     struct check_summary s;
-    json_t *r = result_of("T9", "{\"seeds\":1,\"std\":0.2,\"N\":8,\"draws\":20}", NULL, CHECK_FAILS, &s);
+    json_t *r = result_of("T4", "{\"seeds\":1,\"N\":[4,8],\"p\":[1,3]}", NULL, CHECK_FAILS, &s);
 
     (void)state;
     assert_true(s.failed > 0 && s.failed < s.judged);
+    assert_true(row_of(r, "p = 3, exponent of N") < 0.95);
     json_decref(r);
+}
+
+/* Narrow heads, sharp logits and few draws: T9 and T11 are judged by exact moments, or not at all. */
+static void test_sizes_at_the_start_hold_for_other_shapes(void **state)
+{
+    static const struct {
+        const char *name, *params;
+        int judged;
+    } cases[] = {
+        {"T9", "{\"seeds\":1}", 4},
+        {"T9", "{\"seeds\":1,\"std\":0.1}", 3}, /* softmax is at 0.64 of its limit */
+        {"T9", "{\"seeds\":1,\"d\":16}", 4},
+        {"T9", "{\"seeds\":1,\"std\":0.2,\"N\":8,\"draws\":20}", 1},
+        {"T11", "{\"seeds\":1,\"d\":16}", 12},
+        {"T11", "{\"seeds\":1,\"d\":4,\"D\":16,\"N\":64}", 6},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct check_summary s;
+
+        json_decref(result_of(cases[i].name, cases[i].params, NULL, CHECK_HOLDS, &s));
+        assert_int_equal(s.judged, cases[i].judged);
+    }
 }
 
 /* The same of a value above: with few logits the level of p = 5 is not flat. */
@@ -292,6 +317,7 @@ int main(void)
         cmocka_unit_test(test_a_check_that_is_repeated_gives_the_same_bits),
         cmocka_unit_test(test_a_patch_that_does_not_divide_is_named),
         cmocka_unit_test(test_a_missed_criterion_fails_the_check),
+        cmocka_unit_test(test_sizes_at_the_start_hold_for_other_shapes),
         cmocka_unit_test(test_a_value_above_its_criterion_fails_the_check),
     };
 

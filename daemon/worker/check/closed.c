@@ -38,6 +38,20 @@ static double pairs(const struct check_shape *s, int p)
     return s->n * (s->n - 1) * one * one + s->n * check_rising(2 * p, s->width);
 }
 
+double check_radius_moment(double m, double r)
+{
+    return exp(r / 2 * log(2 / m) + lgamma((m + r) / 2) - lgamma(m / 2));
+}
+
+/* As for pairs: i != j, and i = j. */
+double check_logit_moment(const struct check_shape *s, double r)
+{
+    const double one = check_radius_moment(s->width, r);
+
+    return check_radius_moment(s->head, r) *
+           ((1 - 1 / s->n) * one * one + check_radius_moment(s->width, 2 * r) / s->n);
+}
+
 double check_power_square(const struct check_shape *s, int p)
 {
     return pow(s->head, -p) * check_odd_factorial(p) * check_rising(p, s->head) *

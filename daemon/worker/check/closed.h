@@ -17,6 +17,10 @@ double check_double_factorial(int p);
 /* m (m+2) .. (m+2p-2) = E |g|^(2p), g of N(0, I_m); 1 for p = 0. */
 double check_rising(int p, double m);
 
+/* E (|g| / sqrt m)^r, g of N(0, I_m): 1 but for terms of order 1/m. */
+double check_radius_moment(double m, double r);
+/* E |(X Q K^T X^T / sqrt d)_ij|^r, mean over i and j, over that of a Gaussian of deviation D sigma_x^2 sigma_t^2. */
+double check_logit_moment(const struct check_shape *s, double r);
 /* E ||(X Q K^T X^T / sqrt d)^p||_F^2 */
 double check_power_square(const struct check_shape *s, int p);
 /* Square root of its leading term in N: N sqrt((2p-1)!!) D^p (sigma_x sigma_t)^(2p). */

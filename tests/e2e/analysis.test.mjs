@@ -73,6 +73,18 @@ describe('the analysis of a sweep', { skip, timeout: 240000 }, () => {
         await browser.close(page);
     });
 
+    test('test_e2e_sweep_of_several_n_has_no_rule_at_the_root_of_one', async () => {
+        const rules = async job => {
+            const page = await browser.open(`http://127.0.0.1:${host.port}/#/jobs/${job.id}?axis=/attention/k`);
+            await section(page).getByRole('heading', { name: 'Analysis along attention.k' }).waitFor();
+            await page.locator('svg.scatter').first().waitFor();
+            const all = await page.locator('svg.scatter').evaluateAll(figures => figures.filter(el => !el.closest('.panels')).map(el => [...el.querySelectorAll('text')].filter(t => t.textContent.startsWith('√N')).length));
+            await browser.close(page);
+            return all;
+        };
+        assert.deepEqual([await rules(scale.job), await rules(alone.job)], [[0], [1]]);
+    });
+
     test('test_e2e_analysis_fits_log_k_against_log_n_and_says_the_slope', async () => {
         const page = await open(scale.job), card = section(page).locator('.panels .chart').last(), want = slopeOf(panels);
         await card.getByRole('heading', { name: 'best k against N' }).waitFor();

@@ -7,7 +7,7 @@ import { diverging, scaleOf, sequential } from '../../web/js/chart/colours.js';
 import { paintFigure, sizeOf, toCsv } from '../../web/js/chart/figure.js';
 import { pdfPainter, svgPainter } from '../../web/js/chart/painters.js';
 import { cellAt } from '../../web/js/picture.js';
-import { tokensOf } from '../../web/js/run/attention.js';
+import { sharedPatches, tokensOf } from '../../web/js/run/attention.js';
 import { activationWords, blockFigure, blockOf, drawable, linesOf } from '../../web/js/run/block_figure.js';
 import { edge, gradientFigure, gradientSays, span } from '../../web/js/run/gradient_figures.js';
 import { shapes } from '../wiring/reference/init.mjs';
@@ -167,6 +167,16 @@ test('test_tokens_follow_from_the_document', () => {
     assert.equal(tokensOf({ model: { arch: 'xcit', width: 64, heads: 4, patch: [4, 4] }, data: { image_size: 28 } }), 16);
     assert.equal(tokensOf({ model: { arch: 'nystrom', context: 128, landmarks: 16 }, data: { context: 128 } }), 16);
     assert.equal(tokensOf({ model: { arch: 'nystrom', context: 8, landmarks: 16 }, data: { context: 8 } }), 8);
+});
+
+test('test_runs_of_other_patches_share_no_number_of_tokens', () => {
+    const runs = (...patches) => patches.map(patch => ({ fields: { '/data/image_size': 28, '/model/patch': patch } }));
+    assert.equal(sharedPatches(runs(4, 4)), 49);
+    assert.equal(sharedPatches(runs([4, 7], [7, 4])), 28);
+    assert.equal(sharedPatches(runs(2, 4, 7, 14)), 0);
+    assert.equal(sharedPatches(runs(4, undefined)), 0);
+    assert.equal(sharedPatches([{ fields: {} }]), 0);
+    assert.equal(sharedPatches([]), 0);
 });
 
 test('test_gradients_are_shares_in_log_bins_of_two_runs', () => {

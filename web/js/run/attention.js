@@ -46,6 +46,16 @@ export function tokensOf(document) {
 }
 
 /**
+ * The patches of a picture, where all these runs have equally many; else 0.
+ * @param {{fields: Record<string, any>}[]} runs with the fields /data/image_size and /model/patch
+ */
+export function sharedPatches(runs) {
+    const area = (/** @type {any} */ v) => (Array.isArray(v) ? Number(v[0]) * Number(v[1]) : Number(v) ** 2);
+    const all = new Set(runs.map(({ fields }) => area(fields['/data/image_size']) / area(fields['/model/patch']))), [one] = all;
+    return all.size === 1 && one > 0 && Number.isFinite(one) ? one : 0;
+}
+
+/**
  * @param {Page} page
  * @param {AbortSignal} gone
  * @returns {import('./page.js').Part}

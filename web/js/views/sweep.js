@@ -12,6 +12,7 @@ import { onEvent, pacer } from '../live.js';
 import { LookBar } from '../look.js';
 import { describe, metrics as knownMetrics, present } from '../metrics.js';
 import { readJob, readSweep, readSweepCurves } from '../results.js';
+import { sharedPatches } from '../run/attention.js';
 import { scatter } from '../scatter.js';
 import { analysisSection } from '../sweep/analysis.js';
 import { chip, stackedMeter } from '../states.js';
@@ -284,7 +285,7 @@ export function sweepView(context) {
         basePick.value = baseline;
     }
 
-    /** Against k, the theory's choice √N is marked where N follows from the document. */
+    /** Against k, the theory's choice √N is marked where N follows from the documents and is that of all lines. */
     function rootOfN() {
         if (axis !== '/attention/k' || !tokens)
             return null;
@@ -451,8 +452,7 @@ export function sweepView(context) {
         const metrics = knownMetrics.filter(m => m.group === 'training').map(m => m.key).slice(0, 16);
         const ends = await Promise.all(/** @type {const} */ (['oldest', 'newest']).map(order => listRuns({ job: id, limit: 20, order, metrics, fields: ['/data/image_size', '/model/patch'] }, signal)));
         const runs = ends.flatMap(page => page.runs);
-        const sizes = ['/data/image_size', '/model/patch'].map(path => runs[0]?.fields[path]).map(v => (Array.isArray(v) ? Number(v[0]) * Number(v[1]) : Number(v) ** 2));
-        tokens = sizes.every(v => v > 0) ? sizes[0] / sizes[1] : 0;
+        tokens = sharedPatches(runs);
         return runs.flatMap(run => Object.keys(run.latest));
     }
 

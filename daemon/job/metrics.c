@@ -319,8 +319,10 @@ const struct job_metric job_metrics[] = {
      .better = JOB_METRIC_LESS,
      .group = JOB_METRIC_TRAINING,
      .text = "Mean cross-entropy over the samples (or tokens) of this step’s training batch: lower means "
-             "that the correct answer has more probability.",
-     .source = "Cross-entropy of one training step, in nats."},
+             "that the correct answer has more probability. For an equation, the sum of its mean squared "
+             "residual and errors (loss/residual, loss/boundary, loss/initial), a number without unit.",
+     .source = "Cross-entropy of one training step, in nats; of an equation, PINNsformer (arXiv:2307.11833), "
+               "equation 6."},
     {.key = "loss/val",
      .title = "Loss",
      .panel = "loss",

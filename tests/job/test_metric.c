@@ -155,6 +155,26 @@ static void test_what_a_run_writes_follows_its_document(void **state)
     }
 }
 
+/* What a row says of cross-entropy or nats is false of an equation, which writes some of these rows too. */
+static void test_rows_that_an_equation_writes_say_what_they_are_there(void **state)
+{
+    static const char *const keys[] = {"loss/train", "loss/val"};
+    char *text = with(PINN, "/name", "\"x\"");
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++)
+        assert_true(writes(text, keys[i]));
+    free(text);
+    text = with(PINN, "/train/ema", "0.9");
+    for (size_t i = 0; i < job_metric_count; i++) {
+        const struct job_metric *m = &job_metrics[i];
+
+        if (m->unit && !strcmp(m->unit, "nats") && !strchr(m->key, '<') && writes(text, m->key))
+            assert_non_null(strstr(m->text, "equation"));
+    }
+    free(text);
+}
+
 static void test_the_catalogue_is_served_with_every_member(void **state)
 {
     struct pd_buf b;
@@ -181,6 +201,7 @@ int main(void)
         cmocka_unit_test(test_every_row_is_whole_and_its_key_unique),
         cmocka_unit_test(test_a_key_finds_its_row),
         cmocka_unit_test(test_what_a_run_writes_follows_its_document),
+        cmocka_unit_test(test_rows_that_an_equation_writes_say_what_they_are_there),
         cmocka_unit_test(test_the_catalogue_is_served_with_every_member),
     };
 

@@ -634,7 +634,10 @@ const struct job_metric job_metrics[] = {
     {.key = "scale/c/<layer>[/<head>]",
      .title = "Attention scale c",
      .group = JOB_METRIC_LAYERS,
-     .text = "The factor c of c·xᵖ: constant if fixed, trained per layer or head if learned.",
+     .text =
+         "The factor c of c·xᵖ: constant if fixed, trained per layer or head if learned. Of "
+         "the three of attention.nystrom_apply separate, that of the first matrix, while attn/fro is of the "
+         "second.",
      .source = "Polynomial alternatives, corollaries 4.1 and 4.2: φ(x) = c·xᵖ with c = 1/√N, fixed or as the "
                "initial value of a learned scale.",
      .written = scaled,

@@ -1,5 +1,6 @@
 /* Nystromformers in whole runs: stops at random moments leave no trace, and two ranks compute what one process does. What
  * their numbers are is held against formulas in tests/wiring. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -104,6 +105,39 @@ static void test_nystrom_large_residual_is_one_event(void **state)
     }
 }
 
+/* attention.n_valid multiplies the three matrices of a sequence by the root of n over its tokens, and with them their
+ * derivative by W_Q, though x stays what it is. Of one sequence of the probe, before the first step. */
+static void test_nystrom_n_valid_scales_the_norm_and_its_derivative_alike(void **state)
+{
+    static const char *const sizes[] = {SMALL, ",\"context\":32,\"landmarks\":32"}; /* the other is exact */
+
+    (void)state;
+    for (size_t f = 0; f < 2; f++) {
+        double norm[2], slope[2];
+
+        for (int valid = 0; valid < 2; valid++) {
+            struct book b = {0};
+            struct train_outcome out;
+            struct pd_why why;
+            char model[256], text[2048], *probe;
+
+            snprintf(model, sizeof model, "%s" POLY ",\"n_valid\":%s", sizes[f], valid ? "true" : "false");
+            snprintf(text, sizeof text, "%s", job(1, LISTOPS, model, ",\"precision\":\"fp64\""));
+            probe = strstr(text, "\"probe_batch\":3");
+            assert_non_null(probe);
+            probe[strlen("\"probe_batch\":")] = '1';
+            clear();
+            if (run(text, &b, NULL, 1, &out, &why) != PD_OK)
+                fail_msg("%s", why.text);
+            norm[valid] = find(&b, "attn/fro/1", 0)->value;
+            slope[valid] = find(&b, "attn/jac_q_fro/1", 0)->value;
+            close_book(&b);
+        }
+        assert_true(norm[1] > 1.01 * norm[0]); /* the sequence has padding */
+        assert_true(fabs(slope[1] / slope[0] / (norm[1] / norm[0]) - 1) < 1e-9);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -111,6 +145,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(test_nystrom_of_two_ranks_is_that_of_one, setup, teardown),
         cmocka_unit_test_setup_teardown(test_nystrom_large_residual_is_one_event, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_nystrom_n_valid_scales_the_norm_and_its_derivative_alike, setup,
+                                        teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -204,21 +204,21 @@ static void diagnose(struct net *n, size_t at, const struct net_nystrom *r, stru
     pk_graph_exact(n->g, false);
 }
 
-/* q (B, N, H, d) so large that the three matrices of each sequence, of degree p in q, get the factor (n / valid tokens) to
- * the power `valid_power`. */
-static struct pk_val for_valid_tokens(struct net *n, struct pk_val q, struct pk_val mask)
+/* The factor of q, (B, 1), with which the three matrices of each sequence, of degree p in q, get the factor (n / valid
+ * tokens) to the power `valid_power`; PK_NONE: 1. */
+static struct pk_val for_valid_tokens(struct net *n, struct pk_val mask)
 {
     const struct model_attention *a = &n->m->spec.attention;
     struct pk_val count;
 
     if (a->valid_power <= 0)
-        return q;
+        return PK_NONE;
     pk_graph_exact(n->g, true);
     count = pk_max2(n->g, pk_sum(n->g, mask, 1u << 1, true), number(n, 1));
     count = pk_unary(n->g, PK_EX_LOG, pk_div(n->g, number(n, a->n_for_scale), count));
     count = pk_unary(n->g, PK_EX_EXP, pk_scale(n->g, count, a->valid_power / a->degree));
     pk_graph_exact(n->g, false);
-    return pk_mul(n->g, q, pk_reshape(n->g, count, PK_SHAPE(n->batch, 1, 1, 1)));
+    return count;
 }
 
 static struct pk_val attention(struct net *n, struct pk_val x, struct pk_val mask, int layer)
@@ -238,8 +238,11 @@ static struct pk_val attention(struct net *n, struct pk_val x, struct pk_val mas
                   k = project(n, x, wide, layer, "mha.W_k", MODEL_WEIGHT_K),
                   v = project(n, x, wide, layer, "mha.W_v", MODEL_WEIGHT_V);
     struct net_nystrom r;
+    struct pk_val factor;
 
-    q = for_valid_tokens(n, q, mask);
+    factor = for_valid_tokens(n, mask);
+    if (factor.id)
+        q = pk_mul(n->g, q, pk_reshape(n->g, factor, PK_SHAPE(n->batch, 1, 1, 1)));
     name_of(&path, layer, "mha.attn");
     how.attention = (struct pk_attention_spec){.phi = a->phi,
                                                .degree = a->degree,
@@ -255,8 +258,13 @@ static struct pk_val attention(struct net *n, struct pk_val x, struct pk_val mas
     net_module_declare(n, path.text, a, s->heads, scale);
     if ((s->pairs ? s->context / 2 : s->context) > s->landmarks)
         net_module_axis(n, MODEL_AXIS_LANDMARKS);
-    if (n->stats || n->maps)
-        diagnose(n, at, &r, pk_mul(n->g, x, wide), q, k, how.attention);
+    if (n->stats || n->maps) {
+        struct pk_val rows = pk_mul(n->g, x, wide);
+
+        if (factor.id) /* W_Q multiplies x, and the factor that product */
+            rows = pk_mul(n->g, rows, pk_reshape(n->g, factor, PK_SHAPE(n->batch, 1, 1)));
+        diagnose(n, at, &r, rows, q, k, how.attention);
+    }
     x = pk_add(n->g, r.y, net_sequence_convolution(n->g, v, kernel(n, layer)));
     x = pk_reshape(n->g, x, PK_SHAPE(n->batch, n->tokens, s->width));
     x = linear(n, x, name_of(&path, layer, "mha.ff"), s->width);

@@ -143,9 +143,10 @@ static void alter(const char *path, const char *old, const char *new)
     free(bytes);
 }
 
-static void check_altered(const char *old, const char *new, const char *refusal)
+/* Evaluates the checkpoint and resumes from it, the newest of the folder. refusal: part of the sentence; NULL: neither is
+ * refused. */
+static void check_taken(const char *json, const char *path, const char *what, const char *refusal)
 {
-    char *json = text_of(SCHEMA1, "digits.json"), path[512];
     struct job_config *config = NULL;
     struct train_outcome out;
     struct train_setup s;
@@ -154,21 +155,30 @@ static void check_altered(const char *old, const char *new, const char *refusal)
     struct pd_why why = {""};
     enum pd_err err;
 
-    lay_out("digits");
-    snprintf(path, sizeof path, "%s/step-000000000002.safetensors", checkpoints);
-    alter(path, old, new);
     assert_int_equal(job_config_load(json, strlen(json), &config, &why), PD_OK);
     assert_int_equal(data_st_open(path, &st, &why), PD_OK);
     err = train_setup_score(&s, config, st, &root, 1, NULL, false, &why);
     if (err != (refusal ? PD_ERR_VERSION : PD_OK) || (refusal && !strstr(why.text, refusal)))
-        fail_msg("%s is scored: %s", new, why.text);
+        fail_msg("%s is scored: %s", what, why.text);
     train_setup_done(&s);
     data_st_free(st);
     job_config_free(config);
     err = run(json, &b, NULL, 1, &out, &why);
     if (err != (refusal ? PD_ERR_VERSION : PD_OK) || (refusal && !strstr(why.text, refusal)))
-        fail_msg("%s goes on: %s", new, why.text);
+        fail_msg("%s goes on: %s", what, why.text);
+    if (!refusal)
+        assert_string_equal(b.events, "resume;inputs;");
     close_book(&b);
+}
+
+static void check_altered(const char *old, const char *new, const char *refusal)
+{
+    char *json = text_of(SCHEMA1, "digits.json"), path[512];
+
+    lay_out("digits");
+    snprintf(path, sizeof path, "%s/step-000000000002.safetensors", checkpoints);
+    alter(path, old, new);
+    check_taken(json, path, new, refusal);
     free(json);
 }
 
@@ -180,6 +190,42 @@ static void test_a_checkpoint_of_another_function_is_refused(void **state)
     check_altered("model.degree\":\"3", "model.degree\":\"5", "polyd.model.degree");
     /* N is in the factor alone */
     check_altered("n_for_scale\":\"4", "n_for_scale\":\"9", NULL);
+}
+
+#define FORMULA_SWIN(window)                                                                                 \
+    "{\"model\":{\"preset\":\"swin_micro\",\"widths\":[8,16],\"depths\":[1,1],\"head_counts\":[1,2],"        \
+    "\"window\":" window "},\"attention\":{\"activation\":\"formula\",\"formula\":\"s^3/sqrt(n)\"},"         \
+    "\"data\":{\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\",\"train\":8,\"val\":4}},"            \
+    "\"diagnostics\":{\"every\":0},\"resources\":{\"device\":\"cpu\",\"threads\":1},"                        \
+    "\"train\":{\"steps\":1,\"batch\":2,\"eval_every\":1}}"
+
+/* Earlier versions had the first stage's factor in all blocks, and no count_power of a formula. */
+static void check_stages(const char *json, bool equal)
+{
+    struct book b = {0};
+    struct train_outcome out;
+    struct pd_why why = {""};
+    struct data_st *st = NULL;
+    char path[sizeof b.last_path];
+
+    clear();
+    if (run(json, &b, NULL, 1, &out, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    memcpy(path, b.last_path, sizeof path);
+    close_book(&b);
+    assert_int_equal(data_st_open(path, &st, &why), PD_OK);
+    assert_int_equal(data_st_meta(st, "polyd.model.count_power") == NULL, equal);
+    data_st_free(st);
+    if (!equal)
+        alter(path, "model.count_power\"", "model.count_other\"");
+    check_taken(json, path, json, equal ? NULL : "polyd.model.count_power");
+}
+
+static void test_a_formula_of_equal_stages_is_the_function_that_it_was(void **state)
+{
+    (void)state;
+    check_stages(FORMULA_SWIN("7"), true);   /* 49 patches a window, of 14 x 14 and of 7 x 7 */
+    check_stages(FORMULA_SWIN("14"), false); /* 196 and 49 */
 }
 
 /* ---- data.split_seed ---- */
@@ -266,6 +312,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_runs_of_schema_1_go_on_as_they_began, setup, teardown),
         cmocka_unit_test(test_checkpoints_of_schema_1_are_served),
         cmocka_unit_test_setup_teardown(test_a_checkpoint_of_another_function_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_formula_of_equal_stages_is_the_function_that_it_was, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_trials_share_their_data_unless_asked, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -52,6 +52,12 @@ static int64_t windows_of(const struct grid *at)
     return at->rows / at->window * (at->columns / at->window);
 }
 
+/* N of a block. */
+static double count_of(const struct model_spec *s, const struct grid *at)
+{
+    return (double)(s->count == MODEL_COUNT_WINDOW ? at->window * at->window : at->rows * at->columns);
+}
+
 /* The attention of a block: its own N, and the factor or bias that comes of it. */
 static struct model_attention attention_of(const struct model_spec *s, const struct grid *at)
 {
@@ -60,8 +66,7 @@ static struct model_attention attention_of(const struct model_spec *s, const str
 
     if (s->count == MODEL_COUNT_SPEC)
         return a;
-    a.n_for_scale =
-        (double)(s->count == MODEL_COUNT_WINDOW ? at->window * at->window : at->rows * at->columns);
+    a.n_for_scale = count_of(s, at);
     if (a.scale == MODEL_SCALE_K) /* a constant, or that of a formula times a power of N */
         a.scale_value *= pow(a.n_for_scale / first, -s->count_power);
     else if (s->count_power == 0.5)
@@ -256,6 +261,18 @@ static struct pk_val forward(struct net *n, struct pk_val images)
                       net_start(s, (double)(s->width << last), s->classes, NET_STD));
 }
 
+/* Whether N of every stage is that of the first, which the factor has already. */
+static bool one_count(const struct model_spec *s)
+{
+    for (int i = 0; i < MODEL_STAGES_MAX && s->stage_depth[i]; i++) {
+        const struct grid at = grid_of(s, i, 0);
+
+        if (count_of(s, &at) != s->attention.n_for_scale)
+            return false;
+    }
+    return true;
+}
+
 /* What N is for this network's blocks, and the power of it that stands before phi. */
 static void count_from_config(const struct job_config *c, struct model_spec *s)
 {
@@ -274,13 +291,14 @@ static void count_from_config(const struct job_config *c, struct model_spec *s)
         s->count_power = c->attention.alpha;
     else if (s->attention.scale == MODEL_SCALE_FIXED || s->attention.scale == MODEL_SCALE_LEARNED)
         s->count_power = 0.5;
-    else
+    else if (!one_count(s)) /* else 0, which checkpoints of before this power have */
         s->count_power = model_formula_power(c);
 }
 
 static enum pd_err from_config(const struct job_config *c, struct model_spec *s, struct pd_why *why)
 {
     const struct job_ints *depths = &c->model.depths, *heads = &c->model.head_counts;
+    enum pd_err err;
 
     if (depths->count < 1 || depths->count > MODEL_STAGES_MAX || heads->count != depths->count)
         return pd_fail(why, PD_ERR_INVALID,
@@ -293,8 +311,10 @@ static enum pd_err from_config(const struct job_config *c, struct model_spec *s,
     s->window = (int32_t)c->model.window;
     s->pool = MODEL_POOL_MEAN;
     s->pos = false;
-    count_from_config(c, s);
-    return net_images_from_config(c, s, why);
+    err = net_images_from_config(c, s, why);
+    if (err == PD_OK)
+        count_from_config(c, s);
+    return err;
 }
 
 static enum pd_err check_stage(const struct model_spec *s, int i, struct pd_why *why)

@@ -185,35 +185,68 @@ static void check_altered(const char *old, const char *new, const char *refusal)
 static void test_a_checkpoint_of_another_function_is_refused(void **state)
 {
     (void)state;
-    check_altered("scale_value\":\"0.5", "scale_value\":\"0.5", NULL);
-    check_altered("scale_value\":\"0.5", "scale_value\":\"0.7", "polyd.model.scale_value");
+    check_altered("model.degree\":\"3", "model.degree\":\"3", NULL);
     check_altered("model.degree\":\"3", "model.degree\":\"5", "polyd.model.degree");
     /* N is in the factor alone */
     check_altered("n_for_scale\":\"4", "n_for_scale\":\"9", NULL);
 }
 
-#define FORMULA_SWIN(window)                                                                                 \
-    "{\"model\":{\"preset\":\"swin_micro\",\"widths\":[8,16],\"depths\":[1,1],\"head_counts\":[1,2],"        \
-    "\"window\":" window "},\"attention\":{\"activation\":\"formula\",\"formula\":\"s^3/sqrt(n)\"},"         \
+/* One step on digits. */
+#define ONE_STEP(model, attention)                                                                           \
+    "{\"model\":{" model "},\"attention\":{" attention "},"                                                  \
     "\"data\":{\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\",\"train\":8,\"val\":4}},"            \
     "\"diagnostics\":{\"every\":0},\"resources\":{\"device\":\"cpu\",\"threads\":1},"                        \
     "\"train\":{\"steps\":1,\"batch\":2,\"eval_every\":1}}"
 
-/* Earlier versions had the first stage's factor in all blocks, and no count_power of a formula. */
-static void check_stages(const char *json, bool equal)
+static void train(const char *json, char path[1024])
 {
     struct book b = {0};
     struct train_outcome out;
     struct pd_why why = {""};
-    struct data_st *st = NULL;
-    char path[sizeof b.last_path];
 
     clear();
     if (run(json, &b, NULL, 1, &out, &why) != PD_OK)
         fail_msg("%s", why.text);
-    memcpy(path, b.last_path, sizeof path);
+    snprintf(path, 1024, "%s", b.last_path);
     close_book(&b);
-    assert_int_equal(data_st_open(path, &st, &why), PD_OK);
+}
+
+static void check_scale(const char *json, const char *old, const char *new, const char *refusal)
+{
+    char path[1024];
+
+    train(json, path);
+    alter(path, old, new);
+    check_taken(json, path, json, refusal);
+}
+
+/* N of pairs of texts became that of one text, so a learned scale begins with another value. */
+static void test_a_learned_scale_may_have_begun_elsewhere(void **state)
+{
+#define SCALED(model, patch, scale)                                                                          \
+    ONE_STEP("\"preset\":\"" model "\",\"width\":8,\"depth\":1,\"heads\":2,\"patch\":" patch,                \
+             "\"activation\":\"poly\",\"scale\":\"" scale "\"")
+    (void)state;
+    check_scale(SCALED("vit_micro", "14", "learned"), "model.scale_value\":\"0.5",
+                "model.scale_value\":\"0.7", NULL);
+    check_scale(SCALED("vit_micro", "14", "fixed"), "model.scale_value\":\"0.5", "model.scale_value\":\"0.7",
+                "polyd.model.scale_value");
+    /* 1/sqrt(50) with the class token */
+    check_scale(SCALED("xcit_micro", "4", "learned"), "class.scale_value\":\"0.14",
+                "class.scale_value\":\"0.25", NULL);
+    check_scale(SCALED("xcit_micro", "4", "fixed"), "class.scale_value\":\"0.14",
+                "class.scale_value\":\"0.25", "polyd.model.class.scale_value");
+#undef SCALED
+}
+
+/* Earlier versions had the first stage's factor in all blocks, and no count_power of a formula. */
+static void check_stages(const char *json, bool equal)
+{
+    struct data_st *st = NULL;
+    char path[1024];
+
+    train(json, path);
+    assert_int_equal(data_st_open(path, &st, NULL), PD_OK);
     assert_int_equal(data_st_meta(st, "polyd.model.count_power") == NULL, equal);
     data_st_free(st);
     if (!equal)
@@ -223,9 +256,14 @@ static void check_stages(const char *json, bool equal)
 
 static void test_a_formula_of_equal_stages_is_the_function_that_it_was(void **state)
 {
+#define FORMULA_SWIN(window)                                                                                 \
+    ONE_STEP("\"preset\":\"swin_micro\",\"widths\":[8,16],\"depths\":[1,1],\"head_counts\":[1,2],"           \
+             "\"window\":" window,                                                                           \
+             "\"activation\":\"formula\",\"formula\":\"s^3/sqrt(n)\"")
     (void)state;
     check_stages(FORMULA_SWIN("7"), true);   /* 49 patches a window, of 14 x 14 and of 7 x 7 */
     check_stages(FORMULA_SWIN("14"), false); /* 196 and 49 */
+#undef FORMULA_SWIN
 }
 
 /* ---- data.split_seed ---- */
@@ -312,6 +350,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_runs_of_schema_1_go_on_as_they_began, setup, teardown),
         cmocka_unit_test(test_checkpoints_of_schema_1_are_served),
         cmocka_unit_test_setup_teardown(test_a_checkpoint_of_another_function_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_learned_scale_may_have_begun_elsewhere, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_formula_of_equal_stages_is_the_function_that_it_was, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_trials_share_their_data_unless_asked, setup, teardown),

@@ -101,6 +101,13 @@ bool train_digest_fits(const struct train_setup *s, const struct data_st *st)
     return old_trajectory && !strcmp(old_trajectory, s->old_trajectory);
 }
 
+/* A learned scale is a parameter: what it began with is not part of the function. */
+static void forget_initial(struct model_attention *a, const struct model_attention *own)
+{
+    if (own->scale == MODEL_SCALE_LEARNED)
+        a->scale_value = own->scale_value;
+}
+
 enum pd_err train_digest_function(const struct train_setup *s, const struct data_st *st, struct pd_why *why)
 {
     const struct model_spec *own = model_spec(s->model);
@@ -113,6 +120,8 @@ enum pd_err train_digest_function(const struct train_setup *s, const struct data
     if (!spec.attention.formula.text[0] &&
         spec.attention.valid_power == 0) /* else N is in the factor alone */
         spec.attention.n_for_scale = own->attention.n_for_scale;
+    forget_initial(&spec.attention, &own->attention);
+    forget_initial(&spec.class_attention, &own->class_attention);
     key = model_spec_differs(&spec, own);
     return key ? pd_fail(
                      why, PD_ERR_VERSION,

@@ -143,6 +143,32 @@ static void alter(const char *path, const char *old, const char *new)
     free(bytes);
 }
 
+/* The plan of an evaluation names the field, so that the submission is refused. */
+static void check_planned(const char *json, const char *path, const char *refusal)
+{
+    struct job_config *config = NULL;
+    char hex[DIGEST_SHA256_HEX_SIZE];
+    struct pd_buf plan;
+    struct pd_why why = {""};
+    uint8_t *bytes;
+    size_t len;
+    enum pd_err err;
+
+    read_whole(path, &bytes, &len);
+    digest_sha256_hex(bytes, len, hex);
+    free(bytes);
+    assert_int_equal(job_config_load(json, strlen(json), &config, &why), PD_OK);
+    config->evaluate = (struct job_evaluate){
+        .run = "1", .path = path + strlen(folder) + 1, .sha256 = hex, .split = config->evaluate.split};
+    pd_buf_init(&plan, 0);
+    err = train_score_plan(config, folder, &root, 1, NULL, &plan, &why);
+    if (err != (refusal ? PD_ERR_VERSION : PD_OK) ||
+        (refusal && (strncmp(why.text, "#/checkpoint: ", 14) != 0 || !strstr(why.text, refusal))))
+        fail_msg("planned: %s", why.text);
+    pd_buf_done(&plan);
+    job_config_free(config);
+}
+
 /* Evaluates the checkpoint and resumes from it, the newest of the folder. refusal: part of the sentence; NULL: neither is
  * refused. */
 static void check_taken(const char *json, const char *path, const char *what, const char *refusal)
@@ -163,9 +189,11 @@ static void check_taken(const char *json, const char *path, const char *what, co
     train_setup_done(&s);
     data_st_free(st);
     job_config_free(config);
+    check_planned(json, path, refusal);
     err = run(json, &b, NULL, 1, &out, &why);
     if (err != (refusal ? PD_ERR_VERSION : PD_OK) || (refusal && !strstr(why.text, refusal)))
         fail_msg("%s goes on: %s", what, why.text);
+    assert_int_equal(out.lasting, refusal != NULL);
     if (!refusal)
         assert_string_equal(b.events, "resume;inputs;");
     close_book(&b);

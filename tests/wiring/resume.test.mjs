@@ -49,10 +49,10 @@ test('a run that was paused and resumed', { timeout: 120000 }, async () => {
     assert.equal(run.attempts, 2);
 });
 
-/** As if the worker had ended between writing the file again and its report: another file, whole by its own digest. */
-function writtenAgain(file) {
+/** Another file, whole by its own digest: as if the worker had ended between writing the file again and its report. */
+function writtenAgain(file, change = bytes => { bytes[bytes.length - 8] ^= 1; }) {
     const bytes = readFileSync(file), key = '"polyd.sha256":"', at = bytes.indexOf(key) + key.length;
-    bytes[bytes.length - 8] ^= 1;
+    change(bytes);
     bytes.fill('0', at, at + 64);
     bytes.write(createHash('sha256').update(bytes).digest('hex'), at);
     writeFileSync(file, bytes);
@@ -69,6 +69,22 @@ test('a file that polyd has another digest of is recorded again when a run resum
     await rig.daemon.post(`/api/v1/jobs/${jobId}/resume`);
     await rig.daemon.reach(id, 'succeeded');
     assert.equal((await list()).filter(one => one.step === step).sort((a, b) => Number(a.id) - Number(b.id)).at(-1).digest, again);
+});
+
+test('a checkpoint whose network this version makes otherwise fails the run at once', { timeout: 120000 }, async () => {
+    const { run: id } = await rig.daemon.submit(long({ attention: { activation: 'poly', degree: 3, scale: 'fixed' }, train: { checkpoint_every: { steps: 1000 } } }));
+    const { job_id: jobId } = await reach(id, 3);
+    await rig.daemon.post(`/api/v1/jobs/${jobId}/pause`);
+    await until('the pause', async () => (await now(id)).state === 'paused', { every: 10 });
+    const [{ step }] = (await rig.daemon.get(`/api/v1/runs/${id}/checkpoints`)).checkpoints, degree = '"polyd.model.degree":"';
+    writtenAgain(path.join(rig.daemon.stateDir, 'runs', String(id), 'checkpoints', `step-${String(step).padStart(12, '0')}.safetensors`), bytes => {
+        assert.equal(bytes.write(`${degree}5`, bytes.indexOf(`${degree}3`)), degree.length + 1);
+    });
+    await rig.daemon.post(`/api/v1/jobs/${jobId}/resume`);
+    const run = await until('the end', async () => { const row = await now(id); return row.state === 'ended' && row; });
+    assert.equal(run.outcome, 'failed');
+    assert.match(run.reason, /another version wrote the checkpoint: its 'polyd.model.degree'/);
+    assert.equal(run.attempts, 2);
 });
 
 test('a Swin that was paused and resumed', { timeout: 120000 }, async () => {

@@ -147,7 +147,7 @@ void kind_conclude(struct attempt *a, enum pd_err err, const struct train_outcom
 {
     ret->step = outcome->step;
     if (err != PD_OK) {
-        ret->cause = outcome->lasting ? "invalid" : "failed";
+        ret->cause = !outcome->lasting ? "failed" : err == PD_ERR_VERSION ? "outdated" : "invalid";
         snprintf(ret->text, sizeof ret->text, "%s", why->text);
         return;
     }

@@ -123,6 +123,8 @@ static enum pd_err load(struct checkpoints *c, struct train_state *state, bool *
             report_unrecorded(c, n, state);
             return PD_OK;
         }
+        /* A conflict may be one of data, which may be there again. */
+        *ret_lasting = err == PD_ERR_VERSION;
         if (err == PD_ERR_CONFLICT || err == PD_ERR_VERSION || err == PD_ERR_NOMEM)
             return pd_fail(why, err, "%s", reason.text);
         snprintf(fields, sizeof fields, "path=%s", start);

@@ -17,7 +17,7 @@ struct checkpoints *checkpoints_close(struct checkpoints *c);
 
 /* Sets parameters, averages and optimiser states: on rank 0 from the first usable checkpoint of train_dirs.starts, else to
  * their initial values; other ranks, and *state, receive those of rank 0. *state is initialised by the caller. *ret_lasting:
- * it fails because of the file of train.start, and would again. */
+ * it fails because of the file of train.start, or of another version's checkpoint (PD_ERR_VERSION), and would again. */
 PD_NODISCARD enum pd_err checkpoints_begin(struct checkpoints *c, struct train_state *state,
                                            bool *ret_lasting, struct pd_why *why);
 /* Removes checkpoints of later steps, which the run will write again. */

@@ -232,6 +232,7 @@ enum pd_err train_score_plan(struct job_config *config, const char *state_dir, c
                              size_t root_count, const char *cache, struct pd_buf *ret_json,
                              struct pd_why *why)
 {
+    const char *place = config->evaluate.model ? "#/model" : "#/checkpoint";
     const struct pk_backend_api *api = NULL;
     struct train_setup s = {.set = NULL};
     struct data_st *st = NULL;
@@ -241,9 +242,11 @@ enum pd_err train_score_plan(struct job_config *config, const char *state_dir, c
     enum pd_err err = train_score_open(config, state_dir, &st, why);
 
     if (pd_err_lasting(err))
-        pd_why_at(why, config->evaluate.model ? "#/model" : "#/checkpoint");
+        pd_why_at(why, place);
     if (err == PD_OK)
         err = train_setup_score(&s, config, st, roots, root_count, cache, true, why);
+    if (err == PD_ERR_VERSION)
+        pd_why_at(why, place);
     if (err == PD_OK)
         err = train_backend(config, true, &api, why);
     if (err == PD_OK)

@@ -175,7 +175,7 @@ struct train_outcome {
     char best_path[1024];   /* the best retained checkpoint; "": none */
     char latest_path[1024]; /* the newest checkpoint; "": none */
     double seconds;         /* wall time of this call */
-    bool lasting; /* the document or its data are invalid: another attempt would fail in the same way */
+    bool lasting; /* the document, its data or a checkpoint are at fault: another attempt would fail too */
 };
 
 /* Executes the run; binds the config to the size of its data (job_config_bind). PD_OK for every result but TRAIN_FAILED,

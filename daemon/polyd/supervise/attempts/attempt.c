@@ -579,7 +579,7 @@ static void take_bye(struct attempts *s, struct conn *c, struct att *a, const ui
         att_end(s, a, a->stopping ? a->cause : JOB_CAUSE_PREEMPTED, false);
     } else {
         /* What an attempt before this one could read may be there again. */
-        a->lasting = !strcmp(cause, "invalid") && a->start_step <= 0;
+        a->lasting = (!strcmp(cause, "invalid") && a->start_step <= 0) || !strcmp(cause, "outdated");
         att_end(s, a, a->stopping && a->cause == JOB_CAUSE_CANCELLED ? JOB_CAUSE_CANCELLED : JOB_CAUSE_FAILED,
                 true);
     }

@@ -92,7 +92,7 @@ struct att {
     int64_t xid_us;   /* monotonic */
     int64_t xid_step; /* the step at that time: a later step clears the error */
     bool bye;         /* came over this connection: answer when recorded */
-    bool lasting;     /* it failed because of its document or data: no further attempt */
+    bool lasting;     /* it failed because of its document, data or checkpoint: no further attempt */
     bool never_started;
     int64_t ended_us;       /* store's clock: found dead at the start, it ended then; 0 = it ends now */
     int64_t exit_us;        /* when a lingering process is killed after its bye */

@@ -68,9 +68,11 @@ enum pd_err job_plan_digest(const char *json, size_t len, const char *facts, cha
  * default. A default is left out, so that checkpoints written before the row still fit. A row whose default is
  * computed (def NULL) has none to leave out: if such a row is added, the old digest (train/digest.c) must be
  * what old checkpoints are compared with. */
-static bool decides(const struct job_field *f, const struct job_run *run, const json_t *v)
+static bool decides(const struct job_field *f, const struct job_run *run, bool earlier, const json_t *v)
 {
-    bool (*const test)(const struct job_run *r) = f->in_digest ? f->in_digest : f->useful;
+    bool (*const test)(const struct job_run *r) = earlier && f->in_earlier ? f->in_earlier
+                                                  : f->in_digest           ? f->in_digest
+                                                                           : f->useful;
     json_t *def;
     bool same;
 
@@ -84,7 +86,8 @@ static bool decides(const struct job_field *f, const struct job_run *run, const 
     return !same;
 }
 
-enum pd_err job_trajectory(const struct job_doc *job, char out[JOB_DIGEST_SIZE], struct pd_why *why)
+enum pd_err job_trajectory(const struct job_doc *job, bool earlier, char out[JOB_DIGEST_SIZE],
+                           struct pd_why *why)
 {
     struct pd_buf text, resolved;
     json_t *v = NULL;
@@ -98,7 +101,7 @@ enum pd_err job_trajectory(const struct job_doc *job, char out[JOB_DIGEST_SIZE],
     for (size_t i = 0; err == PD_OK && i < job_field_count; i++) {
         const json_t *value = job_json_at(v, job_fields[i].pointer);
 
-        if (!decides(&job_fields[i], job_first(job), value))
+        if (!decides(&job_fields[i], job_first(job), earlier, value))
             continue;
         pd_buf_printf(&text, "%s=", job_fields[i].pointer);
         if (job_fields[i].type != JOB_T_OBJECT)

@@ -85,6 +85,7 @@ NAMES(theorem, JOB_THEOREMS(THEOREM));
 #define FLAGS(f) .flags = (f)
 #define WITH(fn) .useful = fn, .useful_text = fn##_text
 #define DIGEST(fn) .in_digest = fn
+#define EARLIER(fn) .in_earlier = fn
 #define SINCE(n, fn, text) .since = (n), .before = fn, .before_text = text
 #define MEANS(text, ref) .meaning = text, .reference = ref
 
@@ -202,7 +203,8 @@ const struct job_field job_fields[] = {
      RULE(job_rule_head_width, "the preset's, else 16 times model.width"), WITH(job_use_pinn),
      MEANS("width of the hidden layers in a pinnsformer's output head", "daemon/job/JOB.md#equations")},
     {ROW("/model/mlp_act", JOB_T_ENUM, config.model.mlp_act), .names = &mlp_act, DEF("\"gelu\""),
-     WITH(job_use_mlp_act), MEANS("activation function of the feed-forward layer", "")},
+     WITH(job_use_mlp_act), DIGEST(job_digest_always),
+     MEANS("activation function of the feed-forward layer", "")},
     {ROW("/model/bias", JOB_T_BOOL, config.model.bias), RULE(job_rule_bias, "the preset's, else true"),
      MEANS("whether linear layers and norms have biases", "")},
     {ROW("/model/gelu", JOB_T_ENUM, config.model.gelu), .names = &gelu,
@@ -229,10 +231,11 @@ const struct job_field job_fields[] = {
            "projected to the width; xcit supports fourier and none, other networks learned and none",
            "")},
     {ROW("/model/pos_after", JOB_T_BOOL, config.model.pos_after), DEF("false"), WITH(job_use_pos_after),
+     DIGEST(job_digest_pos_after),
      MEANS("apply the position embedding after the input norm instead of before it",
            "kernels/ATTENTION.md#10-norms-and-their-placement")},
     {ROW("/data/lra_len", JOB_T_ENUM, config.data.lra_len), .names = &lra_len, DEF("\"reference\""),
-     WITH(job_use_lra),
+     WITH(job_use_lra), EARLIER(job_digest_lra),
      MEANS("sequence length for data sets of the Long Range Arena: sets the default of model.context; "
            "reference also limits sequences to the lengths of the authors' preprocessing (ListOps 2000, Text "
            "1000, Retrieval 4000)",
@@ -287,10 +290,11 @@ const struct job_field job_fields[] = {
      DIGEST(job_digest_always),
      MEANS("epsilon under the square root", "kernels/ATTENTION.md#10-norms-and-their-placement")},
     {ROW("/norm/eps_mode", JOB_T_ENUM, config.norm.eps_mode), .names = &eps_mode, DEF("\"mean\""),
-     WITH(job_use_norms),
+     WITH(job_use_norms), DIGEST(job_digest_always),
      MEANS("whether epsilon is added to the mean or to the sum of squares",
            "kernels/ATTENTION.md#10-norms-and-their-placement")},
     {ROW("/norm/final", JOB_T_BOOL, config.norm.final), DEF("true"), WITH(job_use_norms),
+     DIGEST(job_digest_always),
      MEANS("apply a norm before the output head", "kernels/ATTENTION.md#10-norms-and-their-placement")},
 
     /* Optimiser's name: the defaults of the scale look at it. */
@@ -375,7 +379,7 @@ const struct job_field job_fields[] = {
      MEANS("apply RMSNorm to the queries and keys of each head",
            "kernels/ATTENTION.md#10-norms-and-their-placement")},
     {ROW("/attention/qk_gain", JOB_T_ENUM, config.attention.qk_gain), .names = &qk_gain, DEF("\"shared\""),
-     WITH(job_use_qk_gain),
+     WITH(job_use_qk_gain), EARLIER(job_digest_qk_gain),
      MEANS("gains of the norm of queries and keys: shared by all heads, or per head",
            "kernels/ATTENTION.md#10-norms-and-their-placement")},
     {ROW("/attention/form", JOB_T_ENUM, config.attention.form), .names = &form, DEF("\"auto\""),
@@ -403,7 +407,8 @@ const struct job_field job_fields[] = {
      MEANS("location of the data as <root>/<relative path>, where root is a data root of the configuration",
            "api/USING.md#data")},
     {ROW("/data/split/rule", JOB_T_ENUM, config.data.split), .names = &split_rule, DEF("\"standard\""),
-     WITH(job_use_split_rule), SINCE(3, job_rule_split, "given; text and one file of text_labels: fraction"),
+     WITH(job_use_split_rule), DIGEST(job_digest_always),
+     SINCE(3, job_rule_split, "given; text and one file of text_labels: fraction"),
      MEANS("standard: training, validation and test parts; validation and test come from the data set's own "
            "files if it has them (for imagenet1k and tiny_imagenet the folder val is the test part), "
            "otherwise from the training files (from the end of a text, at random from other data). given, "
@@ -422,12 +427,13 @@ const struct job_field job_fields[] = {
            "default, otherwise a tenth of the training files",
            "daemon/job/JOB.md#training-validation-and-test-part")},
     {ROW("/data/split/test", JOB_T_NUMBER, config.data.split_test), FROM(0), DEF("null"),
-     FLAGS(NULLABLE | OPEN0), WITH(job_use_split_test),
+     FLAGS(NULLABLE | OPEN0), WITH(job_use_split_test), DIGEST(job_digest_split_test),
      MEANS("fraction or number of samples for the test, which is scored once, at the end, with the selected "
            "checkpoint; all test files by default, or no test part if there are none",
            "daemon/job/JOB.md#training-validation-and-test-part")},
     {ROW("/data/split_seed", JOB_T_INT, config.data.split_seed), RANGE(0, JOB_MAX_SEED), DEF("0"),
-     FLAGS(NULLABLE | NOPLAN), WITH(job_use_split_seed), SINCE(2, job_rule_null, "null"),
+     FLAGS(NULLABLE | NOPLAN), WITH(job_use_split_seed), DIGEST(job_digest_split_seed),
+     SINCE(2, job_rule_null, "null"),
      MEANS(
          "seed of the random split of images and labelled texts, and of generated digits and text; the same "
          "for all trials; null: use train.seed, so that each trial has its own split",
@@ -535,7 +541,7 @@ const struct job_field job_fields[] = {
      FLAGS(OPEN0), WITH(job_use_image),
      MEANS("side length of the centre crop in evaluation, as a fraction of the image", "")},
     {ROW("/data/augment/interpolation", JOB_T_ENUM, config.data.augment.interpolation),
-     .names = &interpolation, DEF("\"bicubic\""), WITH(job_use_resized),
+     .names = &interpolation, DEF("\"bicubic\""), WITH(job_use_resized), EARLIER(job_digest_resized),
      MEANS("interpolation for resizing, in training and evaluation, and for RandAugment", "")},
 
     /* Training */
@@ -658,7 +664,7 @@ const struct job_field job_fields[] = {
      RULE(job_rule_init, "trunc_normal; gpt normal; nystrom kaiming; pinnsformer xavier"),
      MEANS("distribution of the initial weights; kaiming is uniform within 1 / sqrt(inputs)", "")},
     {ROW("/train/init_fan", JOB_T_ENUM, config.train.init_fan), .names = &init_fan, DEF("\"separate\""),
-     WITH(job_use_fan),
+     WITH(job_use_fan), DIGEST(job_digest_fan),
      MEANS("fan-in and fan-out of the query-key-value matrix: those of its three parts (separate) or of the "
            "fused matrix (fused)",
            "")},

@@ -88,9 +88,11 @@ struct job_field {
     bool (*check)(struct job_ctx *c, const struct job_field *f, const char *text); /* of a string; reports */
     bool (*useful)(const struct job_run *r); /* false: a given value has no effect */
     const char *useful_text;                 /* "unless attention.activation is poly" */
-    /* In place of `useful` for the trajectory digest, where `useful` came to exclude more: a default that is computed
-     * cannot be left out of the digest, so that checkpoints from before still fit. NULL: `useful`. */
+    /* In place of `useful` for the trajectory digest, where `useful` came to exclude more: so checkpoints from before still
+     * fit. NULL: `useful`. */
     bool (*in_digest)(const struct job_run *r);
+    /* In place of both for the earlier trajectory digest, where they came to exclude less. NULL: as for the other digest. */
+    bool (*in_earlier)(const struct job_run *r);
     /* A row that came with a later schema: in a document of an earlier one neither preset nor recipe sets it,
      * and `before` gives the default that such a document was computed with. 0: there from the first. */
     int since;
@@ -380,6 +382,7 @@ enum pd_err job_tree_digest(const json_t *v, const char *facts, char out[JOB_DIG
 /* Takes the key at the pointer out of its object. */
 void job_json_forget(json_t *root, const char *pointer);
 /* Of the job's only run: see struct job_config. */
-enum pd_err job_trajectory(const struct job_doc *job, char out[JOB_DIGEST_SIZE], struct pd_why *why);
+enum pd_err job_trajectory(const struct job_doc *job, bool earlier, char out[JOB_DIGEST_SIZE],
+                           struct pd_why *why);
 /* The run that parsing resolved. Borrowed. */
 const struct job_run *job_first(const struct job_doc *job);

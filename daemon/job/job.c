@@ -740,7 +740,9 @@ enum pd_err job_config_load(const char *json, size_t len, struct job_config **re
 
     if (err != PD_OK)
         return err;
-    err = job_trajectory(job, job->first->config.trajectory, why);
+    err = job_trajectory(job, false, job->first->config.trajectory, why);
+    if (err == PD_OK)
+        err = job_trajectory(job, true, job->first->config.earlier_trajectory, why);
     if (err == PD_OK) {
         *ret_config = &job->first->config;
         job->first = NULL; /* moved to the caller */

@@ -470,6 +470,8 @@ struct job_config {
      * the default (JOB_F_OFF_TRAJECTORY marks the rows that do not). A run resumes only from a checkpoint
      * with the same digest. */
     char trajectory[JOB_DIGEST_SIZE];
+    /* The same without values whose effect was found later: that of checkpoints from before. */
+    char earlier_trajectory[JOB_DIGEST_SIZE];
     void *owner; /* private: owner of the strings and lists */
 };
 

@@ -76,12 +76,11 @@ JOB_RULES(JOB_RULE_DECLARE)
     X(logits, "with attention.qk_norm, which sets it to about 1", !g->attention.qk_norm)                     \
     X(pos_after,                                                                                             \
       "unless norm.placement is S3, S4 or S5 and model.pos is not none; nor with model.arch swin",           \
-      g->norm.placement >= JOB_NORM_S3 && g->norm.placement <= JOB_NORM_S5 &&                                \
-          g->model.pos != JOB_POS_NONE && !job_network(g->model.arch)->windows)                              \
+      job_digest_pos_after(r) && !job_network(g->model.arch)->windows)                                       \
     X(split_rule, "with an equation, whose points are not divided", !equations(g))                           \
     X(split, "with data.split.rule given or an equation", job_digest_split(r) && !equations(g))              \
     X(split_test, "unless data.split.rule is standard; nor with an equation",                                \
-      g->data.split == JOB_SPLIT_STANDARD && !equations(g))                                                  \
+      job_digest_split_test(r) && !equations(g))                                                             \
     X(split_seed, "unless images or labelled texts are divided, or polyd draws the data",                    \
       (info->generated && !equations(g)) ||                                                                  \
           ((info->image || info->labels) && g->data.split != JOB_SPLIT_GIVEN))                               \
@@ -128,8 +127,7 @@ JOB_RULES(JOB_RULE_DECLARE)
     X(fan,                                                                                                   \
       "unless train.init is xavier or trunc_xavier; nor with model.arch nystrom, whose W_Q, W_K and W_V "    \
       "are apart",                                                                                           \
-      (g->train.init == JOB_INIT_XAVIER || g->train.init == JOB_INIT_TRUNC_XAVIER) &&                        \
-          !job_network(g->model.arch)->landmarks)                                                            \
+      job_digest_fan(r) && !job_network(g->model.arch)->landmarks)                                           \
     X(stop, "without train.stop.patience", g->train.stop.patience > 0)                                       \
     X(ema, "without train.ema", g->train.ema > 0)                                                            \
     X(tau, "unless train.teacher.kind is soft",                                                              \
@@ -149,11 +147,24 @@ JOB_RULES(JOB_RULE_DECLARE)
 JOB_USES(JOB_USE_DECLARE)
 #undef JOB_USE_DECLARE
 
-/* Tests for the trajectory digest (struct job_field, in_digest): what a row's own test was before it excluded more. */
-bool job_digest_always(const struct job_run *r);
-bool job_digest_gelu(const struct job_run *r);
-bool job_digest_pos(const struct job_run *r);
-bool job_digest_split(const struct job_run *r);
+/* Tests for the trajectory digest (struct job_field, in_digest and in_earlier): what a row's own test was before it excluded
+ * more, or less. */
+#define JOB_DIGESTS(X)                                                                                       \
+    X(always, true)                                                                                          \
+    X(gelu, g->model.mlp_act == JOB_MLP_ACT_GELU)                                                            \
+    X(pos, !job_network(g->model.arch)->windows)                                                             \
+    X(pos_after,                                                                                             \
+      g->norm.placement >= JOB_NORM_S3 && g->norm.placement <= JOB_NORM_S5 && g->model.pos != JOB_POS_NONE)  \
+    X(split, g->data.split != JOB_SPLIT_GIVEN)                                                               \
+    X(split_test, g->data.split == JOB_SPLIT_STANDARD)                                                       \
+    X(split_seed, info->generated || ((info->image || info->labels) && g->data.split != JOB_SPLIT_GIVEN))    \
+    X(fan, g->train.init == JOB_INIT_XAVIER || g->train.init == JOB_INIT_TRUNC_XAVIER)                       \
+    X(qk_gain, g->attention.qk_norm && g->model.heads > 1)                                                   \
+    X(lra, info->lra[0] > 0 && job_network(g->model.arch)->landmarks)                                        \
+    X(resized, may_resize(g, info) && info->image)
+#define JOB_DIGEST_DECLARE(name, test) bool job_digest_##name(const struct job_run *r);
+JOB_DIGESTS(JOB_DIGEST_DECLARE)
+#undef JOB_DIGEST_DECLARE
 
 /* Checks of a string that only the field knows: report and return false. */
 bool job_check_template(struct job_ctx *c, const struct job_field *f, const char *text);

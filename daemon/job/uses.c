@@ -39,18 +39,22 @@ static bool has_linear_form(const struct job_config *g)
            !(g->attention.dropout > 0);
 }
 
-/* False where every image already has the size that the network reads and keeps its pixels in their places. */
-static bool may_resample(const struct job_config *g, const struct job_dataset_info *info)
+/* False where every image already has the size that the network reads. */
+static bool may_resize(const struct job_config *g, const struct job_dataset_info *info)
 {
     const struct job_data *d = &g->data;
 
-    if (d->augment.randaugment.present) /* it rotates, shears and shifts */
-        return true;
     /* Files of the others may hold other sizes than the usual one. */
     if (!info->generated && d->dataset != JOB_DATASET_CIFAR10)
         return true;
     return d->augment.crop == JOB_CROP_RRC || d->augment.eval_crop < 1 || d->image_size[0] != info->side[0] ||
            d->image_size[1] != info->side[1];
+}
+
+/* False where every image also keeps its pixels in their places. */
+static bool may_resample(const struct job_config *g, const struct job_dataset_info *info)
+{
+    return g->data.augment.randaugment.present /* it rotates, shears and shifts */ || may_resize(g, info);
 }
 
 /* Longer texts are cut to the lengths of the authors' preprocessing, whatever the network. */
@@ -85,27 +89,6 @@ static bool equations(const struct job_config *g)
     return job_network(g->model.arch)->equations;
 }
 
-bool job_digest_always(const struct job_run *r)
-{
-    (void)r;
-    return true;
-}
-
-bool job_digest_gelu(const struct job_run *r)
-{
-    return r->config.model.mlp_act == JOB_MLP_ACT_GELU;
-}
-
-bool job_digest_pos(const struct job_run *r)
-{
-    return !job_network(r->config.model.arch)->windows;
-}
-
-bool job_digest_split(const struct job_run *r)
-{
-    return r->config.data.split != JOB_SPLIT_GIVEN;
-}
-
 #define JOB_USE_DEFINE(name, words, test)                                                                    \
     const char job_use_##name##_text[] = words;                                                              \
     bool job_use_##name(const struct job_run *r)                                                             \
@@ -118,3 +101,15 @@ bool job_digest_split(const struct job_run *r)
         return test;                                                                                         \
     }
 JOB_USES(JOB_USE_DEFINE)
+
+#define JOB_DIGEST_DEFINE(name, test)                                                                        \
+    bool job_digest_##name(const struct job_run *r)                                                          \
+    {                                                                                                        \
+        const struct job_config *g = &r->config;                                                             \
+        const struct job_dataset_info *info = job_dataset_info((enum job_dataset)g->data.dataset);           \
+                                                                                                             \
+        (void)g;                                                                                             \
+        (void)info;                                                                                          \
+        return test;                                                                                         \
+    }
+JOB_DIGESTS(JOB_DIGEST_DEFINE)

@@ -155,24 +155,81 @@ static void test_a_value_without_effect_changes_nothing(void **state)
     free(doc);
 }
 
-/* Rows that were found to have no effect in these networks, where their computed defaults are in the digest. */
+#define PINN_OF(model, norm, data, train)                                                                    \
+    "{\"model\":{\"preset\":\"pinn_micro\"" model "},\"norm\":{" norm "},"                                   \
+    "\"data\":{\"dataset\":\"pde_reaction\"" data "},\"train\":{\"steps\":100" train "}}"
+#define SWIN_OF(more, model)                                                                                 \
+    "{" more "\"model\":{\"preset\":\"swin_micro\"" model "},\"data\":{\"dataset\":\"mnist\"},"              \
+    "\"train\":{\"epochs\":1}}"
+#define NYSTROM_OF(train)                                                                                    \
+    "{\"model\":{\"preset\":\"nystrom_micro\"},\"data\":{\"dataset\":\"listops_gen\"},"                      \
+    "\"train\":{\"steps\":100," train "}}"
+#define RANDOM_OF(dataset)                                                                                   \
+    "{\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"" dataset "\",\"augment\":{"              \
+    "\"randaugment\":{},\"interpolation\":\"bilinear\"}},\"train\":{\"epochs\":1}}"
+
+/* Digests of 2026-11-27, by an earlier version. */
+struct before {
+    const char *doc, *digest;
+};
+
+static void check_before(const struct before *b, bool wider)
+{
+    struct job_config *g = NULL;
+    struct pd_why why;
+
+    if (job_config_load(b->doc, strlen(b->doc), &g, &why) != PD_OK)
+        fail_msg("%s is refused: %s", b->doc, why.text);
+    if (strcmp(g->earlier_trajectory, b->digest) != 0 || !strcmp(g->trajectory, b->digest) == wider)
+        fail_msg("%s: %s and %s, before %s", b->doc, g->trajectory, g->earlier_trajectory, b->digest);
+    job_config_free(g);
+}
+
+/* Rows that were found to have no effect in these networks: their values stay in the digest. */
 static void test_the_digest_stays_where_a_row_was_found_idle(void **state)
 {
-    static const struct {
-        const char *doc, *digest;
-    } before[] = {
+    static const struct before before[] = {
         {PINN, "fc3311471da106c6c074b1fed8a3dfcf53544be6342f33fa7e2c92f1028245b7"},
         {PAIRS, "5f3884b2df4efb07869bfd1582287f18335eb76e92bd682f1bbfb7b4e88af6a2"},
+        {PINN_OF(",\"mlp_act\":\"relu\"", "", "", ""),
+         "31e02e6b6c35f4c1735949ebd479980469741b3d157892c55b521662c4b0fc3b"},
+        {PINN_OF("", "\"final\":false", "", ""),
+         "f1518d8a3d02230c783b395853a1773a5a456ee96c40b2d01152787671a3eaf2"},
+        {PINN_OF("", "\"eps_mode\":\"sum\"", "", ""),
+         "4656c4d6394a80af494e19f91a67aa4dc12023acc998cf92d37d92047482fba9"},
+        {PINN_OF("", "", ",\"split\":{\"rule\":\"given\"}", ""),
+         "7e8e672d7a4f7f49a981e96b36f3b673dfcd163df5df5e3942587b369f84d313"},
+        {PINN_OF("", "", ",\"split\":{\"test\":1}", ""),
+         "368512b86991ed1567c89e2d9c9cde1c32b6329bc651b64136a85e77425e03cf"},
+        {PINN_OF("", "", ",\"split_seed\":3", ""),
+         "2ae3277fb21dc7555db0a23dddbf6a0b9956cd5a400569e3db41dbde416b0363"},
+        {SWIN_OF("\"norm\":{\"placement\":\"S4\"},", ",\"pos_after\":true"),
+         "57a5bfe0f39c71c49c3e2b3f32e421d3886e131c96505685e519e6f68b0b0a58"},
+        {NYSTROM_OF("\"init\":\"xavier\",\"init_fan\":\"fused\""),
+         "fc44b1f53ae08087cf34181394e356217d82fb0a1b10218d448dad8a7cb0f835"},
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof before / sizeof *before; i++) {
-        char digest[JOB_DIGEST_SIZE];
-        bool idle;
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++)
+        check_before(&before[i], false);
+}
 
-        assert_true(trajectory_of(before[i].doc, NULL, digest, &idle));
-        assert_string_equal(digest, before[i].digest);
-    }
+/* Rows that were found to have an effect: the digest has them now, the earlier one has not. */
+static void test_the_earlier_digest_lacks_what_was_found_to_matter(void **state)
+{
+    static const struct before before[] = {
+        {RANDOM_OF("cifar10"), "eabd58edd8f515d1c6f3c8d4c5cccad628f81eea1f5093640dec4f05a1f83966"},
+        {RANDOM_OF("digits_gen"), "2d1d09e7953641f42aac8782cd360ac231adb6e2086a92ca696c7f6eb88af0a0"},
+        {"{\"model\":{\"preset\":\"gpt_micro\",\"context\":2000},\"data\":{\"dataset\":\"imdb\",\"path\":"
+         "\"corpora/imdb\",\"lra_len\":\"paper\"},\"train\":{\"steps\":100}}",
+         "db827ab3bdef2c50df0fd22a955f54389fb976f8e1b9fb6449c4b2c337f8454b"},
+        {SWIN_OF("\"attention\":{\"qk_norm\":true,\"qk_gain\":\"per_head\"},", ",\"head_counts\":[1,2]"),
+         "aa538081958d17f2ec93ca2387df075cf29025b0d1c8c16344f1e9d228ea8429"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++)
+        check_before(&before[i], true);
 }
 
 int main(void)
@@ -182,6 +239,7 @@ int main(void)
         cmocka_unit_test(test_a_value_written_out_that_is_the_default_changes_nothing),
         cmocka_unit_test(test_a_value_without_effect_changes_nothing),
         cmocka_unit_test(test_the_digest_stays_where_a_row_was_found_idle),
+        cmocka_unit_test(test_the_earlier_digest_lacks_what_was_found_to_matter),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

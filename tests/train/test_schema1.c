@@ -220,9 +220,9 @@ static void test_a_checkpoint_of_another_function_is_refused(void **state)
 }
 
 /* One step on digits. */
-#define ONE_STEP(model, attention)                                                                           \
+#define ONE_STEP(model, attention, data)                                                                     \
     "{\"model\":{" model "},\"attention\":{" attention "},"                                                  \
-    "\"data\":{\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\",\"train\":8,\"val\":4}},"            \
+    "\"data\":{\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\",\"train\":8,\"val\":4}" data "},"    \
     "\"diagnostics\":{\"every\":0},\"resources\":{\"device\":\"cpu\",\"threads\":1},"                        \
     "\"train\":{\"steps\":1,\"batch\":2,\"eval_every\":1}}"
 
@@ -253,7 +253,7 @@ static void test_a_learned_scale_may_have_begun_elsewhere(void **state)
 {
 #define SCALED(model, patch, scale)                                                                          \
     ONE_STEP("\"preset\":\"" model "\",\"width\":8,\"depth\":1,\"heads\":2,\"patch\":" patch,                \
-             "\"activation\":\"poly\",\"scale\":\"" scale "\"")
+             "\"activation\":\"poly\",\"scale\":\"" scale "\"", "")
     (void)state;
     check_scale(SCALED("vit_micro", "14", "learned"), "model.scale_value\":\"0.5",
                 "model.scale_value\":\"0.7", NULL);
@@ -287,11 +287,40 @@ static void test_a_formula_of_equal_stages_is_the_function_that_it_was(void **st
 #define FORMULA_SWIN(window)                                                                                 \
     ONE_STEP("\"preset\":\"swin_micro\",\"widths\":[8,16],\"depths\":[1,1],\"head_counts\":[1,2],"           \
              "\"window\":" window,                                                                           \
-             "\"activation\":\"formula\",\"formula\":\"s^3/sqrt(n)\"")
+             "\"activation\":\"formula\",\"formula\":\"s^3/sqrt(n)\"", "")
     (void)state;
     check_stages(FORMULA_SWIN("7"), true);   /* 49 patches a window, of 14 x 14 and of 7 x 7 */
     check_stages(FORMULA_SWIN("14"), false); /* 196 and 49 */
 #undef FORMULA_SWIN
+}
+
+/* RandAugment reads the interpolation, which was found later. */
+static void test_a_digest_without_what_was_found_to_matter_fits(void **state)
+{
+    static const char json[] =
+        ONE_STEP("\"preset\":\"vit_micro\",\"width\":8,\"depth\":1,\"heads\":1,\"patch\":14", "",
+                 ",\"augment\":{\"randaugment\":{},\"interpolation\":\"bilinear\"}");
+    struct job_config *config = NULL;
+    struct train_setup s;
+    struct pd_why why;
+    struct train_outcome out;
+    struct book b = {0};
+    char path[1024], other[TRAIN_DIGEST_SIZE];
+
+    (void)state;
+    assert_int_equal(job_config_load(json, strlen(json), &config, &why), PD_OK);
+    assert_int_equal(train_setup_init(&s, config, &root, 1, NULL, NULL, 0, false, &why), PD_OK);
+    assert_string_not_equal(s.trajectory, s.earlier_trajectory);
+    train(json, path);
+    alter(path, s.trajectory, s.earlier_trajectory);
+    check_taken(json, path, json, NULL);
+    memset(other, 'a', sizeof other - 1);
+    other[sizeof other - 1] = '\0';
+    alter(path, s.earlier_trajectory, other);
+    assert_int_equal(run(json, &b, NULL, 1, &out, &why), PD_ERR_CONFLICT);
+    close_book(&b);
+    train_setup_done(&s);
+    job_config_free(config);
 }
 
 /* ---- data.split_seed ---- */
@@ -381,6 +410,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_learned_scale_may_have_begun_elsewhere, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_formula_of_equal_stages_is_the_function_that_it_was, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(test_a_digest_without_what_was_found_to_matter_fits, setup, teardown),
         cmocka_unit_test_setup_teardown(test_trials_share_their_data_unless_asked, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

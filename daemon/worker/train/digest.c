@@ -65,19 +65,20 @@ static enum pd_err set_old_trajectory(struct train_setup *s, const struct job_co
 }
 
 /* What the document decides, and what the data hold. */
-static enum pd_err set_trajectory(struct train_setup *s, const struct job_config *c, struct pd_why *why)
+static enum pd_err set_trajectory(const struct train_setup *s, const char *document,
+                                  char ret[TRAIN_DIGEST_SIZE], struct pd_why *why)
 {
     const struct data_info *d = s->info;
     struct pd_buf b;
     enum pd_err err;
 
     pd_buf_init(&b, 0);
-    pd_buf_printf(&b, "%s\nsamples=%lld,%lld tokens=%lld,%lld image=%dx%dx%d classes=%d vocab=%d\n",
-                  c->trajectory, (long long)d->count[0], (long long)d->count[1], (long long)d->tokens[0],
+    pd_buf_printf(&b, "%s\nsamples=%lld,%lld tokens=%lld,%lld image=%dx%dx%d classes=%d vocab=%d\n", document,
+                  (long long)d->count[0], (long long)d->count[1], (long long)d->tokens[0],
                   (long long)d->tokens[1], d->channels, d->height, d->width, d->classes, d->vocab);
     err = pd_buf_err(&b);
     if (err == PD_OK)
-        (void)digest_sha256_hex(b.data, b.len, s->trajectory);
+        (void)digest_sha256_hex(b.data, b.len, ret);
     else
         (void)pd_fail(why, err, "no memory for the digest of the trajectory");
     pd_buf_done(&b);
@@ -86,8 +87,10 @@ static enum pd_err set_trajectory(struct train_setup *s, const struct job_config
 
 enum pd_err train_digest_set(struct train_setup *s, const struct job_config *c, struct pd_why *why)
 {
-    enum pd_err err = set_trajectory(s, c, why);
+    enum pd_err err = set_trajectory(s, c->trajectory, s->trajectory, why);
 
+    if (err == PD_OK)
+        err = set_trajectory(s, c->earlier_trajectory, s->earlier_trajectory, why);
     return err == PD_OK ? set_old_trajectory(s, c, why) : err;
 }
 
@@ -97,7 +100,7 @@ bool train_digest_fits(const struct train_setup *s, const struct data_st *st)
                *old_trajectory = data_st_meta(st, "polyd.course");
 
     if (trajectory)
-        return !strcmp(trajectory, s->trajectory);
+        return !strcmp(trajectory, s->trajectory) || !strcmp(trajectory, s->earlier_trajectory);
     return old_trajectory && !strcmp(old_trajectory, s->old_trajectory);
 }
 

@@ -60,8 +60,9 @@ struct train_setup {
         bool averaged, maximise;
     } stop;
     bool maximise;
-    char trajectory[TRAIN_DIGEST_SIZE];     /* digest of everything that determines the run's numbers */
-    char old_trajectory[TRAIN_DIGEST_SIZE]; /* the same in the form of checkpoints before 2026-11 */
+    char trajectory[TRAIN_DIGEST_SIZE];         /* digest of everything that determines the run's numbers */
+    char earlier_trajectory[TRAIN_DIGEST_SIZE]; /* the same of the document's earlier_trajectory */
+    char old_trajectory[TRAIN_DIGEST_SIZE];     /* the same in the form of checkpoints before 2026-11 */
 };
 
 /* Opens the data and creates the model. PD_ERR_UNSUPPORTED: this build cannot do it. `rank`: one of /resources/slots.

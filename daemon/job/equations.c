@@ -65,8 +65,6 @@ void job_check_equations(struct job_ctx *c)
     refuse(c, g->train.drop_path > 0, "/train/drop_path",
            "must be 0: the residual of an equation needs a deterministic network");
     refuse(c, g->train.label_smoothing > 0, "/train/label_smoothing", "must be 0: an equation has no labels");
-    refuse(c, g->train.layer_decay != 1, "/train/layer_decay",
-           "must be 1: a pinnsformer has no blocks with rates of their own");
     refuse(c, !g->model.bias, "/model/bias", "must be true: a pinnsformer has biases");
     refuse(c, g->train.precision != JOB_PRECISION_FP32 && g->train.precision != JOB_PRECISION_FP64,
            "/train/precision",

@@ -701,6 +701,7 @@ const struct job_field job_fields[] = {
      MEANS("comma-separated prefixes of parameter names; these parameters are not trained",
            "daemon/job/JOB.md#weights-to-begin-with")},
     {ROW("/train/layer_decay", JOB_T_NUMBER, config.train.layer_decay), RANGE(0, 1), DEF("1"), FLAGS(OPEN0),
+     WITH(job_use_blocks), DIGEST(job_digest_always),
      MEANS(
          "layer-wise decay of the learning rate (timm): each block has the rate of the block after it times "
          "this value; with L blocks the embedding has the head's rate times this value to the power L + 1",

@@ -50,6 +50,7 @@ JOB_RULES(JOB_RULE_DECLARE)
     X(mlp_act, "with model.arch pinnsformer, whose activation is w1 sin + w2 cos everywhere", !equations(g)) \
     X(gelu, "unless model.mlp_act is gelu; nor with model.arch pinnsformer",                                 \
       job_digest_gelu(r) && !equations(g))                                                                   \
+    X(blocks, "with model.arch pinnsformer, which has no blocks with rates of their own", !equations(g))     \
     X(norms, "with model.arch pinnsformer, which has no norms", !equations(g))                               \
     X(poly, "unless attention.activation is poly", poly(g))                                                  \
     X(formula, "unless attention.activation is formula", formula(g))                                         \

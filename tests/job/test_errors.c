@@ -34,15 +34,6 @@ static void test_all_errors_come_at_once_with_pointers(void **state)
     done(&p);
 }
 
-static void test_a_network_without_blocks_refuses_rates_of_its_layers(void **state)
-{
-    char *doc = with(PINN, "/train/layer_decay", "0.5");
-
-    (void)state;
-    want_only(doc, "#/train/layer_decay", "a pinnsformer has no blocks");
-    free(doc);
-}
-
 static bool look_at_synonym(void *ctx, const char *word, const char *pointer)
 {
     char document[128], at[80], says[128];
@@ -346,7 +337,6 @@ static void test_what_has_no_effect_is_a_warning(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_network_without_blocks_refuses_rates_of_its_layers),
         cmocka_unit_test(test_all_errors_come_at_once_with_pointers),
         cmocka_unit_test(test_words_of_other_trainers_point_at_the_field),
         cmocka_unit_test(test_lists_name_what_can_run),

@@ -203,6 +203,8 @@ static void test_the_digest_stays_where_a_row_was_found_idle(void **state)
          "368512b86991ed1567c89e2d9c9cde1c32b6329bc651b64136a85e77425e03cf"},
         {PINN_OF("", "", ",\"split_seed\":3", ""),
          "2ae3277fb21dc7555db0a23dddbf6a0b9956cd5a400569e3db41dbde416b0363"},
+        {PINN_OF("", "", "", ",\"layer_decay\":0.5"),
+         "1e04a88549d1c1bfe2403acaa623fbe24efa03039199fd043441d7e71954f0ad"},
         {SWIN_OF("\"norm\":{\"placement\":\"S4\"},", ",\"pos_after\":true"),
          "57a5bfe0f39c71c49c3e2b3f32e421d3886e131c96505685e519e6f68b0b0a58"},
         {NYSTROM_OF("\"init\":\"xavier\",\"init_fan\":\"fused\""),

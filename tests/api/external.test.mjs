@@ -121,7 +121,7 @@ test('a name with / or ~ is a field like any other', async () => {
 test('a number is one value however it is written', async () => {
     const runs = [];
     for (const [lr, value] of [['1', 10], ['1.0', 20], ['1e0', 30], ['-0.0', 1], ['0', 3], ['1.5', 5], ['"1.0"', 6]]) {
-        const body = `{"experiment": "numbers", "config": {"lr": ${lr}}}`;
+        const body = `{"experiment": "numbers", "config": {"lr": ${lr}, "all": [${lr}, 2]}}`;
         const reply = await host.call('POST', '/api/v1/runs', { body, headers: { 'content-type': 'application/json' } });
         assert.equal(reply.status, 201, reply.text);
         await points(reply.json, { key: 'x', step: 1, value });
@@ -130,6 +130,8 @@ test('a number is one value however it is written', async () => {
     }
     const { rows } = (await host.get('/api/v1/aggregate?by=field:/lr&experiment=numbers&metric=x')).json;
     assert.deepEqual(rows.map(r => [r.label, r.runs.total, r.metrics.x.mean]), [['0', 2, 2], ['1', 3, 20], ['1.5', 1, 5], ['1.0', 1, 6]]);
+    const differing = async (...which) => (await host.get(`/api/v1/compare?${which.map(i => `run=${runs[i].id}`).join('&')}`)).json.differing;
+    assert.deepEqual([await differing(0, 1, 2), await differing(3, 4), await differing(0, 5), await differing(0, 6), await differing(1, 0, 5)], [0, 0, 2, 2, 2]);
 });
 
 test('an opening repeated with its key is the same run', async () => {

@@ -170,7 +170,7 @@ static void test_a_mixing_group_is_what_a_slot_takes_at_once(void **state)
         struct parsed p = want_ok(cases[i].doc);
 
         assert_int_equal(job_first(p.job)->config.data.augment.mix_group, cases[i].group);
-        assert_int_equal(job_trajectory(p.job, digest[i], &why), PD_OK);
+        assert_int_equal(job_trajectory(p.job, false, digest[i], &why), PD_OK);
         for (size_t k = 0; k < i; k++)
             assert_string_not_equal(digest[i], digest[k]);
         done(&p);
@@ -200,7 +200,7 @@ static void test_randaugment_is_part_of_the_trajectory(void **state)
     for (size_t i = 0; i < 3; i++) {
         struct parsed p = want_ok(docs[i]);
 
-        assert_int_equal(job_trajectory(p.job, digest[i], &why), PD_OK);
+        assert_int_equal(job_trajectory(p.job, false, digest[i], &why), PD_OK);
         for (size_t k = 0; k < i; k++)
             assert_string_not_equal(digest[i], digest[k]);
         done(&p);

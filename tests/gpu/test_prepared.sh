@@ -2,6 +2,7 @@
 # Which programs tests/gpu/run takes: those of tests/gpu/prepare --built where GPU, driver, compiler and sources fit and they
 # start; else it says why and builds. GPU, compiler and programs are stand-ins here, and a build is one that fails.
 set -eu
+unset PYTHONDONTWRITEBYTECODE
 cd "$(dirname "$0")/../.."
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -67,17 +68,27 @@ pack 1
 expect 'polyd does not start'
 [ ! -e "$folder/build/bin" ] || { echo "programs that do not fit lie where a build puts its own"; exit 1; }
 
+# Without a toolkit cublasLt comes from Python, never from the emulation's headers in this tree; and Python writes no bytecode.
+mkdir -p "$folder/wheels/include" "$folder/wheels/lib"
+touch "$folder/wheels/include/cublasLt.h" "$folder/wheels/lib/libcublasLt.so.13"
+stand_in "$folder/path/python" "echo \"\${PYTHONDONTWRITEBYTECODE:-unset}\" >'$folder/bytecode'; echo '$folder/wheels'"
+pack 0
+PATH=$folder/path:$PATH CUDACXX=$folder/none POLYD_PYTHON=$folder/path/python expect 'ok      programs made by tests/gpu/prepare --built'
+[ -e "$folder/build/cublas/libcublasLt.so" ] || { echo "cublasLt was not taken from Python where there is no toolkit"; exit 1; }
+[ "$(cat "$folder/bytecode")" = 1 ] || { echo "Python may write bytecode among the sources"; exit 1; }
+
 # ---- tests/gpu/sources: a change of anything that programs are built from changes it ----
 tree=$folder/tree
-mkdir -p "$tree"/{api,daemon,deploy/cmake,deploy/presets,kernels,migrations,tests/gpu,web}
+mkdir -p "$tree"/tests/bench/gpu/__pycache__ "$tree"/{api,daemon,deploy/cmake,deploy/presets,kernels,migrations,tests/gpu,web}
 cp tests/gpu/sources "$tree/tests/gpu/"
 touch "$tree/CMakeLists.txt"
-for file in CMakeLists.txt {api,daemon,deploy/cmake,deploy/presets,kernels,migrations,tests,web}/file.cmake README.md kernels/README.md; do
+for file in CMakeLists.txt {api,daemon,deploy/cmake,deploy/presets,kernels,migrations,tests,web}/file.cmake README.md kernels/README.md \
+    tests/bench/gpu/__pycache__/common.cpython-311.pyc; do
     before=$("$tree/tests/gpu/sources")
     echo changed >"$tree/$file"
     after=$("$tree/tests/gpu/sources")
     case $file in
-    *.md) [ "$before" = "$after" ] || { echo "$file is no source"; exit 1; } ;;
+    *.md | *.pyc) [ "$before" = "$after" ] || { echo "$file is no source"; exit 1; } ;;
     *) [ "$before" != "$after" ] || { echo "$file is a source"; exit 1; } ;;
     esac
 done

@@ -18,8 +18,10 @@
 
 static const struct pk_backend_api *api;
 static struct pk_backend *device, *reference;
-static bool only_hopper; /* of the case that runs */
-static int wants_hopper; /* of a formula that runs, as in struct attention_call */
+static bool without_hopper; /* POLYD_CUDA_HOPPER is 0 until the device is closed */
+static char *hopper_before; /* what it was; NULL: not set */
+static bool only_hopper;    /* of the case that runs */
+static int wants_hopper;    /* of a formula that runs, as in struct attention_call */
 static void *memory[4096];
 static int memories;
 static uint64_t seed = 1;
@@ -178,12 +180,29 @@ struct pk_view attention_widened(const struct pk_view *v)
 
 void attention_open(const struct pk_backend_api *opened)
 {
+    static struct pk_host host;
     struct pd_why why = {""};
 
     api = opened;
-    if (api->open(NULL, 0, 1, &device, &why) != PD_OK)
+    host.cache_dir = getenv("POLYD_TEST_CACHE");
+    if (api->open(&host, 0, 1, &device, &why) != PD_OK)
         fail_msg("open: %s", why.text);
     assert_int_equal(reference_backend()->open(NULL, 0, 1, &reference, &why), PD_OK);
+}
+
+void attention_open_without_hopper(const struct pk_backend_api *opened)
+{
+    const char *before = getenv("POLYD_CUDA_HOPPER");
+
+    without_hopper = true;
+    hopper_before = before ? strdup(before) : NULL;
+    setenv("POLYD_CUDA_HOPPER", "0", 1);
+    attention_open(opened);
+}
+
+struct pk_backend *attention_device(void)
+{
+    return device;
 }
 
 void attention_close(void)
@@ -191,6 +210,15 @@ void attention_close(void)
     cover_close();
     device = api->close(device);
     reference = reference_backend()->close(reference);
+    if (!without_hopper)
+        return;
+    if (hopper_before)
+        setenv("POLYD_CUDA_HOPPER", hopper_before, 1);
+    else
+        unsetenv("POLYD_CUDA_HOPPER");
+    free(hopper_before);
+    hopper_before = NULL;
+    without_hopper = false;
 }
 
 /* Elements from the first to behind the last of a view. */

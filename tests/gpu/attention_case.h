@@ -28,8 +28,12 @@ struct attention_case {
     double loose; /* times the usual tolerance; 0 = 1 */
 };
 
-/* The back end under test, opened by attention_open. */
+/* Opens the back end under test. POLYD_TEST_CACHE names a folder for compiled formulas, in which a later run finds them. */
 void attention_open(const struct pk_backend_api *api);
+/* The same with POLYD_CUDA_HOPPER=0, which stays set until attention_close restores what the environment had. */
+void attention_open_without_hopper(const struct pk_backend_api *api);
+/* Borrowed until attention_close. */
+struct pk_backend *attention_device(void);
 void attention_close(void);
 
 /* Fails the cmocka test at the first difference. y is held against sum_j |A_ij| |v_jc| (kernels/ENGINE.md

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/backend/cuda/cuda.h"
 #include "tests/gpu/attention_case.h"
 
 #define COUNT(x) (int)(sizeof(x) / sizeof *(x))
@@ -368,7 +369,7 @@ static void test_linear_order_in_little_shared_memory(void **state)
     (void)state;
     attention_close();
     setenv("POLYD_EMU_SM", "86", 1);
-    attention_open(pk_backend_entry());
+    attention_open_without_hopper(pk_backend_entry());
     for (int causal = 0; causal < 2; causal++)
         for (int n = 256; n <= 520; n += 264) {
             const struct attention_case c = {.name = "linear order in little shared memory",
@@ -387,7 +388,7 @@ static void test_linear_order_in_little_shared_memory(void **state)
         }
     attention_close();
     setenv("POLYD_EMU_SM", "80", 1);
-    attention_open(pk_backend_entry());
+    attention_open_without_hopper(pk_backend_entry());
 }
 
 static void test_stats(void **state)
@@ -675,11 +676,26 @@ static void test_long_heads_are_refused(void **state)
     }
 }
 
+/* Also on a device that has them: what is proved here are the other kernels. */
+static void test_kernels_of_sm_90_are_disabled(void **state)
+{
+    const struct pk_backend_api *api = pk_backend_entry();
+    struct pk_backend *b = NULL;
+
+    (void)state;
+    assert_false(attention_device()->hopper);
+    setenv("POLYD_EMU_SM", "90", 1);
+    assert_int_equal(api->open(NULL, 0, 1, &b, NULL), PD_OK);
+    setenv("POLYD_EMU_SM", "80", 1);
+    assert_false(b->hopper);
+    api->close(b);
+}
+
 static int open_all(void **state)
 {
     (void)state;
-    setenv("POLYD_EMU_SM", "80", 1); /* not the kernels of sm 90: those have a test of their own */
-    attention_open(pk_backend_entry());
+    setenv("POLYD_EMU_SM", "80", 1); /* the kernels of sm 90 have a test of their own */
+    attention_open_without_hopper(pk_backend_entry());
     return 0;
 }
 
@@ -693,6 +709,7 @@ static int close_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_kernels_of_sm_90_are_disabled),
         cmocka_unit_test_teardown(test_sizes, attention_reset),
         cmocka_unit_test_teardown(test_head_dimensions, attention_reset),
         cmocka_unit_test_teardown(test_degrees, attention_reset),

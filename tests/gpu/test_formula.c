@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "kernels/backend/cuda/cuda.h"
+#include "kernels/base/tree.h"
 #include "kernels/formula/formula.h"
 #include "tests/formula/gallery.h"
 #include "tests/gpu/attention_case.h"
@@ -249,15 +251,22 @@ static void check_forward(const char *text, const struct option *o, int kind, st
 }
 
 /* POLYD_TEST_SHARE=K/N: of N processes that divide the cases, the K-th (from 0). Compiling takes most of the time on a
- * device, and one process compiles one formula at a time. */
-static bool in_share(int number)
+ * device, and one process compiles one program at a time. Cases that need the same programs are one unit: a formula in one
+ * arithmetic, and of the kernels of sm 90 a formula with heads of one width. Each test counts on where another ends, so that
+ * the first processes do not get one of each. */
+#define FORMULAS (GALLERY + COUNT(more))
+#define OPTION_UNITS (3 * FORMULAS)
+#define SIZE_UNITS (OPTION_UNITS + 15)
+#define HOPPER_SIZE_UNITS (SIZE_UNITS + 6)
+#define HOPPER_OPTION_UNITS (HOPPER_SIZE_UNITS + 21)
+static bool in_share(int unit)
 {
     const char *share = getenv("POLYD_TEST_SHARE");
     int k = 0, n = 1;
 
     if (share && (sscanf(share, "%d/%d", &k, &n) != 2 || n < 1 || k < 0 || k >= n))
         fail_msg("POLYD_TEST_SHARE is K/N, not '%s'", share);
-    return number % n == k;
+    return unit % n == k;
 }
 
 /* Distances make sense where no key is behind its query. */
@@ -274,10 +283,10 @@ static void test_formula_gallery(void **state)
 
     (void)state;
     for (int kind = 0; kind < 3; kind++)
-        for (int m = 0; m < GALLERY + COUNT(more); m++) {
+        for (int m = 0; m < FORMULAS; m++) {
             const char *text = m < GALLERY ? gallery[m].text : more[m - GALLERY];
 
-            for (int o = 0; o < COUNT(options) && in_share(m); o++) {
+            for (int o = 0; o < COUNT(options) && in_share(3 * m + kind); o++) {
                 if ((of_distance(text) && !options[o].causal) || (!cover_full() && o != (m + kind) % 3))
                     continue;
                 check(text, &options[o], kind, (struct attention_shape){2, 3, 37, 37, 8});
@@ -300,11 +309,13 @@ static void test_formula_options(void **state)
 
     (void)state;
     for (int t = 0; t < COUNT(texts); t++)
-        for (int o = 0; o < COUNT(options) && in_share(t); o++)
+        for (int o = 0; o < COUNT(options); o++)
             for (int kind = 0; kind < 3; kind++)
-                check(texts[t], &options[o], kind, (struct attention_shape){2, 3, 35, 40, 16});
-    for (int kind = 0; kind < 3 && in_share(COUNT(texts)); kind++)
-        check("a*s^3", &zero, kind, (struct attention_shape){1, 2, 70, 150, 64});
+                if (in_share(OPTION_UNITS + 3 * t + kind))
+                    check(texts[t], &options[o], kind, (struct attention_shape){2, 3, 35, 40, 16});
+    for (int kind = 0; kind < 3; kind++)
+        if (in_share(OPTION_UNITS + 3 * COUNT(texts) + kind))
+            check("a*s^3", &zero, kind, (struct attention_shape){1, 2, 70, 150, 64});
 }
 
 /* On both sides of strips and tiles, and heads of every division of channels. */
@@ -315,11 +326,13 @@ static void test_formula_sizes(void **state)
 
     (void)state;
     for (int k = 0; k < COUNT(sizes); k++)
-        for (int kind = 0; kind < 3 && in_share(k); kind++) {
+        for (int kind = 0; kind < 3; kind++) {
             const struct attention_shape s = {1, 2, sizes[k][0], sizes[k][1], sizes[k][2]};
 
-            check("exp(s)/rowsum(exp(s))", &causal, kind, s);
-            check("relu(softmax(s) + a/ni)", &whole, kind, s);
+            if (in_share(SIZE_UNITS + kind))
+                check("exp(s)/rowsum(exp(s))", &causal, kind, s);
+            if (in_share(SIZE_UNITS + 3 + kind))
+                check("relu(softmax(s) + a/ni)", &whole, kind, s);
         }
 }
 
@@ -332,9 +345,9 @@ static void test_formula_parts(void **state)
                                             {.name = "parts, dropout", .drops = true, .causal = true}};
 
     (void)state;
-    for (int m = 0; m < GALLERY + COUNT(more); m++)
-        for (int o = 0; o < COUNT(options) && in_share(m); o++)
-            if (cover_full() || o == m % COUNT(options) || o == 0)
+    for (int m = 0; m < FORMULAS; m++)
+        for (int o = 0; o < COUNT(options); o++)
+            if (in_share(3 * m + (m + o) % 3) && (cover_full() || o == m % COUNT(options) || o == 0))
                 check_forward(m < GALLERY ? gallery[m].text : more[m - GALLERY], &options[o], (m + o) % 3,
                               (struct attention_shape){2, 2, o ? 3 : 1, 300, 16});
 }
@@ -359,6 +372,14 @@ static void check_hopper(const char *text, struct option o, struct attention_sha
     check(text, &o, 0, s);
 }
 
+static void need_hopper(void)
+{
+    if (attention_device()->sm == 90 && attention_device()->hopper)
+        return;
+    print_message("skip: other kernels than those of sm 90 run here\n");
+    skip();
+}
+
 /* Every formula, taken by the kernels of sm 90 or not, in every shape of their tiles. A pole at 0, where
  * rows and keys beyond the last have their logit. */
 static void test_formula_hopper_sizes(void **state)
@@ -372,26 +393,32 @@ static void test_formula_hopper_sizes(void **state)
     int taken = 0;
 
     (void)state;
+    need_hopper();
     for (int m = 0; m < GALLERY; m++) {
         const char *text = gallery[m].text;
         bool factors;
 
-        if (in_share(m) && alone(text, &factors)) {
+        if (in_share(3 * m) && alone(text, &factors)) {
             check_hopper(text, (struct option){.name = "sm 90, packed", .packed = true},
                          (struct attention_shape){1, 2, 70, 70, 16});
             taken++;
         }
     }
-    for (int k = 0; k < COUNT(shapes); k++)
-        for (int t = 0; t < COUNT(texts) && in_share(t); t++) {
+    for (int k = 0; k < COUNT(shapes); k++) {
+        const int width = (shapes[k].d > 32) + (shapes[k].d > 64);
+
+        for (int t = 0; t < COUNT(texts); t++) {
+            if (!in_share(HOPPER_SIZE_UNITS + 3 * t + width))
+                continue;
             check_hopper(texts[t], (struct option){.name = "sm 90"}, shapes[k]);
             check_hopper(texts[t], (struct option){.name = "sm 90, causal", .causal = true}, shapes[k]);
-            if (t < 2)
-                check_hopper(
-                    "1/s",
-                    (struct option){.name = "sm 90, pole", .bias = true, .far = true, .causal = t == 1},
-                    shapes[k]);
         }
+        for (int causal = 0; causal < 2 && in_share(HOPPER_SIZE_UNITS + 3 * COUNT(texts) + width); causal++)
+            check_hopper(
+                "1/s",
+                (struct option){.name = "sm 90, pole", .bias = true, .far = true, .causal = causal == 1},
+                shapes[k]);
+    }
     assert_true(taken >= 8 || getenv("POLYD_TEST_SHARE"));
 }
 
@@ -410,11 +437,13 @@ static void test_formula_hopper_options(void **state)
     };
 
     (void)state;
+    need_hopper();
     for (int t = 0; t < COUNT(texts); t++)
-        for (int o = 0; o < COUNT(options) && in_share(t); o++)
+        for (int o = 0; o < COUNT(options); o++)
             for (int k = 0; k < COUNT(shapes); k++)
-                check_hopper(texts[t], options[o], shapes[k]);
-    if (!in_share(COUNT(texts)))
+                if (in_share(HOPPER_OPTION_UNITS + 2 * t + (shapes[k].d > 32)))
+                    check_hopper(texts[t], options[o], shapes[k]);
+    if (!in_share(HOPPER_OPTION_UNITS + 2 * COUNT(texts)))
         return;
     /* Rows that bulk copies cannot take, and what only other kernels do. */
     check("s^3/sqrt(n)", &(struct option){.name = "sm 90, odd head", .forth = -1, .back = -1}, 0,
@@ -424,6 +453,44 @@ static void test_formula_hopper_options(void **state)
     check("s^3/sqrt(n)", &(struct option){.name = "sm 90, f32", .forth = -1, .back = -1}, 2,
           (struct attention_shape){1, 2, 20, 20, 16});
 }
+
+#ifdef FAKE_NVRTC
+static void note_found(void *user, const struct pk_compiling *now)
+{
+    *(int *)user += now->ended ? 1 + now->found : 0;
+}
+
+/* On a device every case is compiled: what is cut off goes on where it was. The emulation compiles only if asked, by a
+ * compiler that compiles nothing. */
+static void test_formula_cache_is_found_in_a_later_run(void **state)
+{
+    char folder[] = "/tmp/polyd-formula-XXXXXX";
+    struct pk_formula_plan *plan = plan_of("a*s^3");
+    struct pk_attr attr = {.attention = {.packed = true, .phi = PK_PHI_SIGMOID}};
+    const struct pk_view in = {.dtype = PK_F32, .shape = PK_SHAPE(2, 5, 3, 2, 32)};
+    const struct pk_call call = {.op = PK_OP_FORMULA, .attr = &attr, .n_in = 1, .in = &in};
+
+    (void)state;
+    attr.formula.plan = plan;
+    assert_non_null(mkdtemp(folder));
+    setenv("POLYD_TEST_CACHE", folder, 1);
+    setenv("POLYD_NVRTC", FAKE_NVRTC, 1);
+    for (int run = 0; run < 2; run++) {
+        struct pd_why why = {""};
+        int found = 0;
+
+        attention_close();
+        attention_open_without_hopper(pk_backend_entry());
+        if (pk_backend_entry()->compile(attention_device(), &call, 1, note_found, &found, &why) != PD_OK)
+            fail_msg("%s", why.text);
+        assert_int_equal(found, 1 + run);
+    }
+    unsetenv("POLYD_NVRTC");
+    unsetenv("POLYD_TEST_CACHE");
+    assert_int_equal(pd_tree_remove(folder, NULL), PD_OK);
+    free(plan);
+}
+#endif
 
 static int open_device(void **state)
 {
@@ -435,9 +502,9 @@ static int open_device(void **state)
 /* Without the kernels of sm 90: every formula by those that run on any device. */
 static int open_without_hopper(void **state)
 {
-    setenv("POLYD_CUDA_HOPPER", "0", 1);
-    open_device(state);
-    return unsetenv("POLYD_CUDA_HOPPER");
+    (void)state;
+    attention_open_without_hopper(pk_backend_entry());
+    return 0;
 }
 
 static int close_device(void **state)
@@ -452,6 +519,9 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_formula_gallery, attention_reset),
                                        cmocka_unit_test_teardown(test_formula_options, attention_reset),
                                        cmocka_unit_test_teardown(test_formula_sizes, attention_reset),
+#ifdef FAKE_NVRTC
+                                       cmocka_unit_test(test_formula_cache_is_found_in_a_later_run),
+#endif
                                        cmocka_unit_test_teardown(test_formula_parts, attention_reset)};
     const struct CMUnitTest hopper[] = {
         cmocka_unit_test_teardown(test_formula_hopper_sizes, attention_reset),

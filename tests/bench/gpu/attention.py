@@ -164,7 +164,7 @@ class Case:
 
     def wrong(self, results, name, error, unwritten):
         log(f"WRONG: {name} N={self.n} causal={self.causal}: relative error {error:.3g}, {unwritten} not written; not timed")
-        results.add(kind="wrong", name=name, n=self.n, d=self.d, causal=self.causal, error=error, unwritten=unwritten)
+        results.wrong(name=name, n=self.n, d=self.d, causal=self.causal, error=error, unwritten=unwritten)
         return False
 
 
@@ -218,7 +218,7 @@ def forms(polyd, results, group, shape, peaks, per_row):
                         continue
                 runners["polyd " + name] = (polyd.stream, lambda plan=plan: polyd.run(plan))
             except RuntimeError as e:
-                log(f"polyd {name}: {reason(e)}")
+                results.failed(f"attention {group} N={n} {pass_} polyd {name}", reason(e))
         peers = {}
         for s in ("cudnn", "flash", "efficient", "math"):
             if s != "math" or n <= 4096:
@@ -235,7 +235,7 @@ def forms(polyd, results, group, shape, peaks, per_row):
                     runners[name] = (here(), lambda f=f: no_grad(f))
             except Exception as e:
                 log(f"{name}: {reason(e)}")
-        times = interleave(runners, budget_s=per_row)
+        times = timed(results, f"attention {group} N={n} {pass_}", runners, per_row)
         fastest = min(((t[0], name) for name, t in times.items() if name.startswith("sdpa")), default=(float("nan"), ""))
         for name, (ms, p10, p90, rounds) in times.items():
             tflops = case.work * factor / ms / 1e9
@@ -250,74 +250,84 @@ def forms(polyd, results, group, shape, peaks, per_row):
     results.add(kind="clocks", n=n, clocks=common.clocks())
 
 
+def timed(results, what, runners, per_row):
+    failed = {}
+    times = interleave(runners, budget_s=per_row, failed=failed)
+    for name, why in failed.items():
+        if name.startswith("polyd"):
+            results.failed(f"{what} {name}", why)
+    return times
+
+
 def memory_back():
     if not common.dry:
         torch.cuda.empty_cache()
 
 
 def second(polyd, results, shape, per_row):
-    """Tangents (JVP) and the derivative of the gradient, x^3 against SDPA's math, which alone has them."""
-    for dtype, tf32 in ((torch.bfloat16, False), (torch.float32, True)):
-        case = Case(polyd, shape, dtype)
-        n, c, name = case.n, case.n ** -0.5, "bf16" if dtype == torch.bfloat16 else "tf32"
-        polyd.tf32(tf32)
-        torch.set_float32_matmul_precision("high" if tf32 else "highest")
-        tangent, ddy = polyd.randn((case.b, n, 3, case.h, case.d), dtype), polyd.empty((case.b, n, case.h, case.d), dtype)
-        tq, tk, tv = (t.transpose(1, 2).contiguous() for t in tangent.unbind(2))
-        qkv = (case.q, case.k, case.v)
-        how = dict(degree=3, scale=c)
-        runners, plans = {}, []
-        for kind, more in (("jvp", dict(y=case.y, tangent=tangent)),
-                           ("bwd2", dict(dy=case.dy, tangent=tangent, dqkv=case.dqkv, ddy=ddy))):
-            try:
-                plan = polyd.attention(case.qkv, kind, **more, **how)
-                plans.append(plan)
-                runners["polyd " + kind] = (polyd.stream, lambda plan=plan: polyd.run(plan))
-            except RuntimeError as e:
-                log(f"polyd {kind} {name}: {reason(e)}")
-        # Right before it is timed: the tangent against autograd of the materialised form, in f64, on one head.
-        if "polyd jvp" in runners:
-            case.y.fill_(float("nan"))
-            sync()
-            polyd.run(plans[0])
-            polyd.sync()
-            few = [t[:1, :1].detach().double() for t in (*qkv, tq, tk, tv)]
-            f = lambda q, k, v: exact(q, k, v, "poly", 3, c, 0.0, case.causal)
-            want = torch.autograd.functional.jvp(f, tuple(few[:3]), tuple(few[3:]))[1]
-            error = ((case.y[:1].transpose(1, 2)[:, :1].double() - want).norm() / want.norm()).item()
-            if not error < 2e-2:
-                log(f"WRONG: polyd jvp {name}: relative error {error:.3g}; not timed")
-                results.add(kind="wrong", name="jvp " + name, n=n, error=error)
-                del runners["polyd jvp"]
+    """Tangents (JVP) and the derivative of the gradient, x^3 against SDPA's math, which alone has them. In TF32: of bf16 we have
+    neither."""
+    dtype, name = torch.float32, "tf32"
+    case = Case(polyd, shape, dtype)
+    n, c = case.n, case.n ** -0.5
+    polyd.tf32(True)
+    torch.set_float32_matmul_precision("high")
+    tangent, ddy = polyd.randn((case.b, n, 3, case.h, case.d), dtype), polyd.empty((case.b, n, case.h, case.d), dtype)
+    tq, tk, tv = (t.transpose(1, 2).contiguous() for t in tangent.unbind(2))
+    qkv = (case.q, case.k, case.v)
+    how = dict(degree=3, scale=c)
+    runners, plans = {}, []
+    for kind, more in (("jvp", dict(y=case.y, tangent=tangent)),
+                       ("bwd2", dict(dy=case.dy, tangent=tangent, dqkv=case.dqkv, ddy=ddy))):
+        try:
+            plan = polyd.attention(case.qkv, kind, **more, **how)
+            plans.append(plan)
+            runners["polyd " + kind] = (polyd.stream, lambda plan=plan: polyd.run(plan))
+        except RuntimeError as e:
+            results.failed(f"attention second polyd {kind}", reason(e))
+    # Right before it is timed: the tangent against autograd of the materialised form, in f64, on one head.
+    if "polyd jvp" in runners:
+        case.y.fill_(float("nan"))
+        sync()
+        polyd.run(plans[0])
+        polyd.sync()
+        few = [t[:1, :1].detach().double() for t in (*qkv, tq, tk, tv)]
+        f = lambda q, k, v: exact(q, k, v, "poly", 3, c, 0.0, case.causal)
+        want = torch.autograd.functional.jvp(f, tuple(few[:3]), tuple(few[3:]))[1]
+        error = ((case.y[:1].transpose(1, 2)[:, :1].double() - want).norm() / want.norm()).item()
+        if not error < 2e-2:
+            log(f"WRONG: polyd jvp {name}: relative error {error:.3g}; not timed")
+            results.wrong(name="jvp " + name, n=n, error=error)
+            del runners["polyd jvp"]
 
-        def softmax(q, k, v):
-            return (q @ k.transpose(-2, -1) * case.d ** -0.5).softmax(-1) @ v
+    def softmax(q, k, v):
+        return (q @ k.transpose(-2, -1) * case.d ** -0.5).softmax(-1) @ v
 
-        def peer_jvp(f):
-            import torch.func
-            return torch.func.jvp(f, tuple(t.detach() for t in qkv), (tq, tk, tv))[1]
+    def peer_jvp(f):
+        import torch.func
+        return torch.func.jvp(f, tuple(t.detach() for t in qkv), (tq, tk, tv))[1]
 
-        # SDPA's math, and the same written out: some versions refuse one or the other.
-        for peer, f in (("sdpa-math", lambda q, k, v: sdpa("math", q, k, v, case.causal)), ("written-out", softmax)):
-            runners[peer + " jvp"] = (here(), lambda f=f: peer_jvp(f))
-            try:
-                dyt = case.dyt.clone().requires_grad_()
-                grads = torch.autograd.grad(f(*qkv), qkv, dyt, create_graph=True)
-                runners[peer + " bwd2"] = (here(), lambda grads=grads, dyt=dyt: torch.autograd.grad(
-                    grads, (*qkv, dyt), (tq, tk, tv), retain_graph=True))
-            except Exception as e:
-                log(f"{peer} bwd2: {reason(e)}")
-        times = interleave(runners, budget_s=per_row)
-        for key, (ms, p10, p90, rounds) in times.items():
-            kind = key.rsplit(" ", 1)[1]
-            peer = min((t[0] for k, t in times.items() if k.endswith(kind) and not k.startswith("polyd")), default=float("nan"))
-            results.add(kind="second", pass_=kind, dtype=name, n=n, b=case.b, h=case.h, d=case.d, name=key, ms=ms, p10=p10, p90=p90,
-                        rounds=rounds, vs_math=peer / ms)
-        runners.clear()
-        for plan in plans:
-            polyd.free(plan)
-        polyd.tf32(False)
-        memory_back()
+    # SDPA's math, and the same written out: some versions refuse one or the other.
+    for peer, f in (("sdpa-math", lambda q, k, v: sdpa("math", q, k, v, case.causal)), ("written-out", softmax)):
+        runners[peer + " jvp"] = (here(), lambda f=f: peer_jvp(f))
+        try:
+            dyt = case.dyt.clone().requires_grad_()
+            grads = torch.autograd.grad(f(*qkv), qkv, dyt, create_graph=True)
+            runners[peer + " bwd2"] = (here(), lambda grads=grads, dyt=dyt: torch.autograd.grad(
+                grads, (*qkv, dyt), (tq, tk, tv), retain_graph=True))
+        except Exception as e:
+            log(f"{peer} bwd2: {reason(e)}")
+    times = timed(results, "attention second", runners, per_row)
+    for key, (ms, p10, p90, rounds) in times.items():
+        kind = key.rsplit(" ", 1)[1]
+        peer = min((t[0] for k, t in times.items() if k.endswith(kind) and not k.startswith("polyd")), default=float("nan"))
+        results.add(kind="second", pass_=kind, dtype=name, n=n, b=case.b, h=case.h, d=case.d, name=key, ms=ms, p10=p10, p90=p90,
+                    rounds=rounds, vs_math=peer / ms)
+    runners.clear()
+    for plan in plans:
+        polyd.free(plan)
+    polyd.tf32(False)
+    memory_back()
 
 
 def main():
@@ -334,8 +344,7 @@ def main():
     for g in groups:
         for shape in (DRY if common.dry else SHAPES)[g]:
             if time.monotonic() > o.until:
-                log(f"left out: {g} {shape}: no time")
-                results.add(kind="left-out", what=f"attention {g} {shape}")
+                results.left_out(f"attention {g} {shape}")
                 continue
             try:
                 if g == "second":
@@ -343,10 +352,10 @@ def main():
                 else:
                     forms(polyd, results, g, shape, peaks, o.per_row)
             except Exception as e:  # memory, a kernel that fails: the other shapes are still wanted
-                log(f"FAILED: {g} {shape}: {reason(e)}")
-                results.add(kind="failed", what=f"attention {g} {shape}", why=reason(e))
+                results.failed(f"attention {g} {shape}", reason(e))
                 with contextlib.suppress(Exception):
                     memory_back()
+    results.end()
 
 
 main()

@@ -23,6 +23,7 @@ DTYPE = {torch.float32: 0, torch.bfloat16: 2}
 BUILD = os.environ.get("POLYD_BUILD", "build/gpu")
 ERROR = 512
 ROUNDS = 50  # at least: kernels/PERFORMANCE.md 1
+LEFT_OUT = 75  # exit status: something was left out for lack of time (tests/gpu/run --continue measures again)
 
 dry = False
 device = "cuda"
@@ -227,6 +228,7 @@ class Results:
 
     def __init__(self, path):
         self.file = open(path, "a") if path else None
+        self.bad = self.left = False
         self.common = {"date": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), **({"dry": True} if dry else {})}
 
     def add(self, **row):
@@ -234,6 +236,25 @@ class Results:
             self.file.write(json.dumps({**row, **self.common}) + "\n")
             self.file.flush()
         print("  ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items()), flush=True)
+
+    def failed(self, what, why, ours=True):
+        """A peer may be missing here; what is ours may not."""
+        log(f"FAILED: {what}: {why}")
+        self.bad |= ours
+        self.add(kind="failed", what=what, why=why)
+
+    def wrong(self, **row):
+        self.bad = True
+        self.add(kind="wrong", **row)
+
+    def left_out(self, what):
+        log(f"left out: {what}: no time")
+        self.left = True
+        self.add(kind="left-out", what=what)
+
+    def end(self):
+        """Ends the program: 1 if something of ours failed or was wrong, LEFT_OUT if something was left out."""
+        sys.exit(1 if self.bad else LEFT_OUT if self.left else 0)
 
     def device(self):
         """Peaks and clocks, as the first row; returns (TFLOP/s, TB/s)."""
@@ -271,10 +292,13 @@ class Turns:
         return t
 
     def finish(self):
-        """The last line as a dict; numbers are numbers."""
+        """The last line as a dict; numbers are numbers. Turns that were not waited for come before it."""
         self.process.stdin.close()
         answer = {}
-        for part in self.line().split('name="')[0].split():
+        line = self.line()
+        while "=" not in line:
+            line = self.line()
+        for part in line.split('name="')[0].split():
             k, v = part.split("=", 1)
             try:
                 answer[k] = float(v)

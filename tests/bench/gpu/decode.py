@@ -12,7 +12,7 @@ import time
 
 import common
 import models
-from common import Results, Turns, arguments, log, reason, spread, sync
+from common import Results, Turns, arguments, reason, spread, sync
 
 
 class Recorded:
@@ -48,15 +48,22 @@ def start(who, batch, at):
 
 def measure(results, batch, at, who, copy):
     runners = {}
+
+    def failed(w, e):
+        results.failed(f"decode {w} batch {batch} at {at}", reason(e), ours=w != "torch")
+
     for w in who:
         try:
             runners[w] = start(w, batch, at)
         except Exception as e:
-            log(f"decode {w} batch {batch} at {at}: {reason(e)}")
-            results.add(kind="failed", what=f"decode {w} batch {batch} at {at}", why=reason(e))
+            failed(w, e)
     for _ in range(2 if common.dry else 10):
-        for r in runners.values():
-            r.run(1 if common.dry else 10)
+        for w in list(runners):
+            try:
+                runners[w].run(1 if common.dry else 10)
+            except Exception as e:
+                failed(w, e)
+                del runners[w]
     for w, r in runners.items():
         s, p10, p90, rounds = spread(r.times)
         row = dict(ms=1e3 * s, p10=1e3 * p10, p90=1e3 * p90, rounds=rounds, tokens_s=batch / s)
@@ -80,10 +87,13 @@ def main():
     _, copy = results.device()
     for batch, at, who in DRY if common.dry else PLANS:
         if time.monotonic() > o.until:
-            log(f"left out: batch {batch} at {at}: no time")
-            results.add(kind="left-out", what=f"decode batch {batch} at {at}")
+            results.left_out(f"decode batch {batch} at {at}")
             continue
-        measure(results, batch, at, who, copy)
+        try:
+            measure(results, batch, at, who, copy)
+        except Exception as e:
+            results.failed(f"decode batch {batch} at {at}", reason(e))
+    results.end()
 
 
 main()

@@ -10,7 +10,7 @@ import argparse
 import torch
 
 import common
-from common import Polyd, Results, arguments, here, interleave, log, reason, sync
+from common import Polyd, Results, arguments, here, interleave, reason, sync
 
 
 def block(d):
@@ -44,7 +44,7 @@ def measure(polyd, results, model, copy):
     error = ((p[0] - want).norm() / (want - w).norm()).item()
     squares = sum((t.double() ** 2).sum() for t in g).item()
     if not (error < 1e-3 and abs(total.item() - squares) < 1e-4 * squares):
-        results.add(kind="wrong", name=f"adamw {model}", error=error, norm=total.item(), norm_want=squares)
+        results.wrong(name=f"adamw {model}", error=error, norm=total.item(), norm_want=squares)
         return
     theirs = [torch.nn.Parameter(t.clone()) for t in p]
     for t, x in zip(theirs, g):
@@ -61,10 +61,13 @@ def measure(polyd, results, model, copy):
         polyd.run(norm)
         polyd.run(step)
 
+    failed = {}
     times = interleave({"polyd adamw+clip": (polyd.stream, lambda: ours(adamw)), "polyd adamw": (polyd.stream, lambda: polyd.run(adamw)),
                         "polyd msgdw": (polyd.stream, lambda: polyd.run(msgdw)),
                         "torch adamw+clip": (here(), lambda: torch_clip(opt.step)), "torch adamw": (here(), lambda: opt.step()),
-                        "torch msgdw": (here(), lambda: sgd.step())}, budget_s=12)
+                        "torch msgdw": (here(), lambda: sgd.step())}, budget_s=12, failed=failed)
+    for name, why in failed.items():
+        results.failed(f"optim {model} {name}", why, ours=name.startswith("polyd"))
     n = sum(sizes)
     for name, (ms, p10, p90, rounds) in times.items():
         what = name.split(" ", 1)[1]
@@ -84,8 +87,8 @@ def main():
         try:
             measure(polyd, results, model, copy)
         except Exception as e:
-            log(f"FAILED: {model}: {reason(e)}")
-            results.add(kind="failed", what=f"optim {model}", why=reason(e))
+            results.failed(f"optim {model}", reason(e))
+    results.end()
 
 
 main()

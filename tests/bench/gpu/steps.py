@@ -10,7 +10,8 @@ materialised cube under torch.compile), eager and graphs (torch.compile's reduce
 each allocated at most; `first_s` is what it takes from nothing to the end of the first step, compiling included.
 """
 import argparse
-import contextlib
+import signal
+import sys
 import time
 
 import torch
@@ -18,7 +19,7 @@ import torch
 import attention_peers
 import common
 import models
-from common import Results, Turns, arguments, log, reason, spread, sync
+from common import Results, Turns, arguments, reason, spread, sync
 
 SIZES = {"gpt2": "tokens", "vit_b16": "images", "vit_s16": "images", "deit_ti": "images", "tiny": "images",
          "swin_t": "images", "xcit_s12": "images"}
@@ -84,50 +85,70 @@ def measure(results, model, kinds, o):
             runners[name] = Turns("step_bench", "--device", "cuda", "--precision", "bf16", "--model", program, "--phi", phi,
                                   "--batch", str(batch), "--parts", str(parts), "--turns")
         except Exception as e:
-            log(f"{model} {name}: {reason(e)}")
-            results.add(kind="failed", what=f"step {model} {name}", why=reason(e))
+            results.failed(f"step {model} {name}", reason(e))
     for kind in kinds:
         if time.monotonic() > o.until:
-            results.add(kind="left-out", what=f"step {model} torch {kind}")
+            results.left_out(f"step {model} torch {kind}")
             continue
         try:
             runners["torch " + kind] = Peer(kind, model, batch, parts, backend)
         except Exception as e:
-            log(f"{model} torch {kind}: {reason(e)}")
-            results.add(kind="failed", what=f"step {model} torch {kind}", why=reason(e))
-    began, done, at_most = time.monotonic(), 0, o.per_model
-    while done < (2 if common.dry else 200):
-        for name in list(runners):
-            try:
-                runners[name].run(1 if common.dry or model != "tiny" else 20)
-            except Exception as e:
-                log(f"{model} {name}: {reason(e)}")
-                results.add(kind="failed", what=f"step {model} {name}", why=reason(e))
-                del runners[name]
-        done += 1
-        if time.monotonic() - began > at_most and done >= 5:
-            break
+            results.failed(f"step {model} torch {kind}", reason(e), ours=False)
+    began, done, stopped = time.monotonic(), 0, None
+    try:
+        while done < (2 if common.dry else 200):
+            for name in list(runners):
+                try:
+                    runners[name].run(1 if common.dry or model != "tiny" else 20)
+                except Exception as e:
+                    results.failed(f"step {model} {name}", reason(e), ours=name.startswith("polyd"))
+                    del runners[name]
+            done += 1
+            now = time.monotonic()
+            # --seconds is when nothing new begins; tests/gpu/run stops the program a third of it later.
+            if now > o.until + o.seconds / 4 or (now - began > o.per_model and done >= 5):
+                break
+    except Stopped as e:
+        stopped = e
     rows = {}
     for name, r in runners.items():
+        if not r.times:
+            continue
         s, p10, p90, rounds = spread(r.times)
         row = dict(ms=1e3 * s, p10=1e3 * p10, p90=1e3 * p90, rounds=rounds, rate=units / s, unit=SIZES[model] + "/s")
         if isinstance(r, Turns):
-            end = r.finish()
-            row.update(memory_mb=end["device_mb"], first_s=end["first_s"], arena_mb=end["arena_mb"], nodes=end["nodes"],
-                       tflops=1e-3 * end["gflop"] / s)
+            try:
+                end = r.finish()
+                row.update(memory_mb=end["device_mb"], first_s=end["first_s"], arena_mb=end["arena_mb"], nodes=end["nodes"],
+                           eager=end["eager"], tflops=1e-3 * end["gflop"] / s)
+            except Exception as e:  # whoever stops this program stops ours too
+                results.failed(f"step {model} {name}", reason(e))
         else:
             row.update(memory_mb=r.memory_mb, first_s=r.first_s, sdpa=str(backend))
         rows[name] = row
     peer = min((row["ms"] for name, row in rows.items() if name.startswith("torch")), default=float("nan"))
-    less = [row["memory_mb"] for name, row in rows.items() if name in ("torch compile", "torch graphs")]
+    less = [row.get("memory_mb") for name, row in rows.items() if name in ("torch compile", "torch graphs")]
     for name, row in rows.items():
         results.add(kind="step", model=model, name=name, batch=batch, parts=parts, **row, vs_torch=peer / row["ms"],
-                    memory_of_torch=row["memory_mb"] / less[0] if less and less[0] else float("nan"))
+                    memory_of_torch=row["memory_mb"] / less[0] if less and less[0] and "memory_mb" in row else float("nan"))
+        if row.get("eager"):
+            results.failed(f"step {model} {name}", f"{row['eager']:.0f} runs outside the recording")
+    if stopped:
+        raise stopped
     runners.clear()
     if not common.dry:
         torch.compiler.reset()
         torch.cuda.empty_cache()
     results.add(kind="clocks", model=model, clocks=common.clocks())
+
+
+class Stopped(BaseException):
+    """SIGTERM: what was measured becomes rows."""
+
+
+def stop(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # timeout(1) sends it twice: to its child and to its group
+    raise Stopped
 
 
 def main():
@@ -137,6 +158,7 @@ def main():
     parser.add_argument("--per-model", type=float, default=30.0, help="seconds of steps for one model, compiling not counted")
     o = arguments(parser)
     results = Results(o.out)
+    signal.signal(signal.SIGTERM, stop)
     torch.set_float32_matmul_precision("high")
     if common.dry:
         o.per_model = 1
@@ -145,12 +167,16 @@ def main():
         if model not in SIZES:
             parser.error(f"no model '{model}' ({', '.join(SIZES)})")
         if time.monotonic() > o.until:
-            log(f"left out: {model}: no time")
-            results.add(kind="left-out", what=f"step {model}")
+            results.left_out(f"step {model}")
             continue
         kinds = USUAL[model] if o.peers is None else [k for k in o.peers.split(",") if k != "none"]
-        with contextlib.suppress(BrokenPipeError):
+        try:
             measure(results, model, kinds, o)
+        except Exception as e:
+            results.failed(f"step {model}", reason(e))
+        except Stopped:
+            sys.exit(1)
+    results.end()
 
 
 main()

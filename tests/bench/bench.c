@@ -62,10 +62,52 @@ struct pk_view bench_numbers(struct pk_shape shape)
     return pk_view_dense(p, PK_F32, shape);
 }
 
+/* Choices that a back end has measured, until the program ends. */
+static struct {
+    char *key;
+    unsigned char value[128];
+    size_t size;
+} * records;
+static size_t record_count;
+
+static size_t record_get(void *user, const char *key, void *value, size_t size)
+{
+    (void)user;
+    for (size_t i = 0; i < record_count; i++)
+        if (strcmp(records[i].key, key) == 0) {
+            const size_t n = records[i].size < size ? records[i].size : size;
+
+            memcpy(value, records[i].value, n);
+            return n;
+        }
+    return 0;
+}
+
+static void record_put(void *user, const char *key, const void *value, size_t size)
+{
+    void *more = realloc(records, (record_count + 1) * sizeof *records);
+    char *name = strdup(key);
+
+    (void)user;
+    if (!more || !name || size > sizeof records->value) {
+        fprintf(stderr, "no memory for '%s', %zu bytes\n", key, size);
+        exit(1);
+    }
+    records = more;
+    records[record_count].key = name;
+    records[record_count].size = size;
+    memcpy(records[record_count++].value, value, size);
+}
+
+size_t bench_choices(void)
+{
+    return record_count;
+}
+
 void bench_open(const char *device, int threads, const struct pk_backend_api **ret_api,
                 struct pk_backend **ret_backend)
 {
-    static const struct pk_host host = {.log = bench_log};
+    static const struct pk_host host = {.log = bench_log, .tuned_get = record_get, .tuned_put = record_put};
     const struct pk_backend_api *api = pk_backend_cpu();
     struct pd_why why = {""};
 

@@ -20,9 +20,12 @@ void *bench_memory(size_t bytes);
 /* A dense f32 tensor of numbers in -0.5 .. 0.5, the same every time, in bench_memory. */
 struct pk_view bench_numbers(struct pk_shape shape);
 
-/* Opens a back end: "cpu", or a plug-in by its name. Ends the program with the reason if it cannot. */
+/* Opens a back end: "cpu", or a plug-in by its name. Ends the program with the reason if it cannot. As in a job, the back end
+ * measures its choices, the algorithms of products for one, during the first steps; they last until the program ends. */
 void bench_open(const char *device, int threads, const struct pk_backend_api **ret_api,
                 struct pk_backend **ret_backend);
+/* How many choices it has recorded. */
+size_t bench_choices(void);
 /* Bytes in use on the device, 0 where there is none. What others use is counted, so take differences. */
 double bench_device_bytes(const struct pk_backend_api *api, struct pk_backend *backend);
 

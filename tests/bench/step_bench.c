@@ -648,13 +648,13 @@ int main(int argc, char **argv)
     printf("model=%s phi=%s device=%s precision=%s threads=%d batch=%d parts=%d steps=%d median_s=%.6f "
            "p10_s=%.6f p90_s=%.6f cpu_s=%.6f first_s=%.3f peak_rss_mb=%.0f extra_mb=%.0f arena_mb=%.0f "
            "live_bound_mb=%.0f "
-           "nodes=%zu gflop=%.6g device_mb=%.0f eager=%llu name=\"%s\"\n",
+           "nodes=%zu gflop=%.6g device_mb=%.0f eager=%llu choices=%zu name=\"%s\"\n",
            b.model, b.phi, b.device, b.precision, b.threads, b.train.batch, b.parts, b.count,
            b.times[b.count / 2], b.times[b.count / 10], b.times[b.count * 9 / 10], cpu, first,
            resident_peak_mb(), extra, (double)(report[0].arena_bytes + report[1].arena_bytes) / 1048576,
            (double)fmax((double)report[0].live_bound, (double)report[1].live_bound) / 1048576,
            report[0].nodes + report[1].nodes, line.total.flop * 1e-9, used / 1048576,
-           b.api->capture ? (unsigned long long)(eager_runs(&b) - eager) : 0, info.name);
+           b.api->capture ? (unsigned long long)(eager_runs(&b) - eager) : 0, bench_choices(), info.name);
     free(b.times);
     bench_leaves_done(&b.leaves);
     for (int i = 0; i < graphs; i++) {

@@ -94,8 +94,16 @@ for file in CMakeLists.txt {api,daemon,deploy/cmake,deploy/presets,kernels,migra
 done
 
 # ---- tests/gpu/prepare ----
+# It packs the vectors that run checks, and those are at least the ones that golden_cuda takes by itself.
+lines() { tr , '\n' | sort; }
+packed=$(sed -n 's/^tar -C "$shared" .*golden\/{\(.*\)} |$/\1/p' tests/gpu/prepare | lines)
+taken=$(sed -n 's/.*part golden-fp32 .*"$golden"\/{\(.*\)}$/\1/p' tests/gpu/run | lines)
+usual=$(sed -n '/^#ifdef GOLDEN_ON_CUDA/,/^#else/{/usual\[\]/,/NULL/p}' tests/golden/golden.c | grep -o '"/golden/[a-z]*' | sed 's,.*/,,' | sort)
+[ -n "$packed" ] && [ "$packed" = "$taken" ] || { echo "prepare packs other vectors than run checks:" $packed "and" $taken; exit 1; }
+missing=$(comm -23 <(echo "$usual") <(echo "$taken"))
+[ -n "$usual" ] && [ -z "$missing" ] || { echo "the device never sees these vectors:" $missing; exit 1; }
 shared=$folder/shared
-mkdir -p "$shared"/golden/{attention,norms,blocks,models,optim,train,diagnostics} "$shared"/data/{mnist,tinyshakespeare} "$folder/made-here"/{web,api}
+mkdir -p "$shared"/golden/{attention,norms,optim,diagnostics,blocks,models,train,swin,deit,xcit} "$shared"/data/{mnist,tinyshakespeare} "$folder/made-here"/{web,api}
 touch "$shared/golden/manifest-core.json" "$shared/data/mnist/x" "$shared/data/tinyshakespeare/input.txt" "$folder/made-here/build.ninja"
 stand_in "$folder/path/apt-cache" 'exit 0'
 stand_in "$folder/path/apt-get" 'exit 0'

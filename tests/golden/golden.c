@@ -19,9 +19,10 @@
 #include "tests/gpu/bridge.h"
 #define NAME "golden_cuda"
 #define BACKEND gpu_bridge()
-static const char *const usual[] = {
-    "/golden/attention", "/golden/norms", "/golden/optim", "/golden/diagnostics", "/golden/blocks",
-    "/golden/models",    "/golden/swin",  "/golden/deit",  "/golden/xcit",        NULL};
+static const char *const usual[] = {"/golden/attention",   "/golden/norms",   "/golden/optim",
+                                    "/golden/diagnostics", "/golden/blocks",  "/golden/models",
+                                    "/golden/swin",        "/golden/deit",    "/golden/xcit",
+                                    "/golden/pinn",        "/golden/nystrom", NULL};
 /* What the table of tolerances in bf16.c is for. */
 static const char *const usual_bf16[] = {"/golden/attention", "/golden/blocks", "/golden/models", NULL};
 #else

@@ -103,7 +103,7 @@ usual=$(sed -n '/^#ifdef GOLDEN_ON_CUDA/,/^#else/{/usual\[\]/,/NULL/p}' tests/go
 missing=$(comm -23 <(echo "$usual") <(echo "$taken"))
 [ -n "$usual" ] && [ -z "$missing" ] || { echo "the device never sees these vectors:" $missing; exit 1; }
 shared=$folder/shared
-mkdir -p "$shared"/golden/{attention,norms,optim,diagnostics,blocks,models,train,swin,deit,xcit} "$shared"/data/{mnist,tinyshakespeare} "$folder/made-here"/{web,api}
+mkdir -p "$shared"/golden/{attention,norms,optim,diagnostics,blocks,models,train,swin,deit,xcit,pinn,nystrom} "$shared"/data/{mnist,tinyshakespeare} "$folder/made-here"/{web,api}
 touch "$shared/golden/manifest-core.json" "$shared/data/mnist/x" "$shared/data/tinyshakespeare/input.txt" "$folder/made-here/build.ninja"
 stand_in "$folder/path/apt-cache" 'exit 0'
 stand_in "$folder/path/apt-get" 'exit 0'

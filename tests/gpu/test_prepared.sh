@@ -93,6 +93,45 @@ for file in CMakeLists.txt {api,daemon,deploy/cmake,deploy/presets,kernels,migra
     esac
 done
 
+# ---- the vectors ----
+vectors() { # GROUP...
+    rm -rf "$folder/made/golden"
+    for group in "$@"; do
+        mkdir -p "$folder/made/golden/$group"
+    done
+    tar -C "$folder/made" -cJf "$folder/inputs/golden.tar.xz" golden
+}
+again() { # without forgetting what was unpacked
+    PATH=${1:-$folder/path:$PATH} POLYD_BUILD=$folder/build tests/gpu/run --build-only --inputs "$folder/inputs" --out "$folder/out" 2>&1 || true
+}
+unpacked() { ls "$folder/build/golden"; }
+gpu 9.0 13.0
+compiler 13.0
+pack 0
+facts 90a 13.0 "$(tests/gpu/sources)"
+vectors attention
+run >/dev/null
+[ "$(unpacked)" = attention ] || { echo "the vectors were not unpacked"; exit 1; }
+touch "$folder/build/golden/mark"
+again >/dev/null
+[ -e "$folder/build/golden/mark" ] || { echo "the same vectors were unpacked twice"; exit 1; }
+vectors attention swin
+again >/dev/null
+[ "$(unpacked | tr '\n' ' ')" = "attention swin " ] || { echo "vectors of earlier inputs are still there:" $(unpacked); exit 1; }
+# A machine without xz: every other program by its name.
+mkdir "$folder/few"
+for program in $(compgen -c | sort -u); do
+    from=$(type -P "$program") || continue
+    [ "$program" = xz ] || ln -sf "$from" "$folder/few/$program"
+done
+rm -rf "$folder/build"
+again "$folder/path:$folder/few" >/dev/null
+[ "$(unpacked | tr '\n' ' ')" = "attention swin " ] || { echo "nothing was unpacked without xz"; exit 1; }
+mv "$folder/inputs/golden.tar.xz" "$folder/inputs/golden.tar.gz"
+said=$(again)
+[[ $said == *"was made by an older tests/gpu/prepare"* ]] || { echo "older inputs are taken: $said"; exit 1; }
+rm "$folder/inputs/golden.tar.gz"
+
 # ---- tests/gpu/prepare ----
 # It packs the vectors that run checks, and those are at least the ones that golden_cuda takes by itself.
 lines() { tr , '\n' | sort; }

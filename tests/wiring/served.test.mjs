@@ -126,7 +126,7 @@ Object.entries(solvers).forEach(([what, job], i) => test(`a classifier of sequen
 
 /** ListOps as the Long Range Arena writes it: parentheses are no tokens, and no other word has an embedding that was trained. */
 async function rawExpressions(name, { vocabulary, context, ...model }) {
-    const clean = ['[MAX 1 2 ]', '[SM 9 [MIN 4 5 ] 3 ]'], raw = ['( ( ( [MAX 1 ) 2 ) ] )', '( ( ( ( [SM 9 ) ( ( ( [MIN 4 ) 5 ) ] ) ) 3 ) ] )'];
+    const clean = ['[MAX 1 2 ]', '[SM 9 [MIN 4 5 ] 3 ]'], raw = ['( ( ( [MAX 1 )\t2 ) ] )\r\n', '( ( ( ( [SM 9 ) ( ( ( [MIN 4 ) 5 ) ] ) ) 3 ) ] )'];
     const tokens = text => text.split(' ').map(word => vocabulary.findIndex(b => b.equals(Buffer.from(`${word} `))));
     const expected = clean.map(text => classify(model, { tokens: Array.from({ length: context }, (_, k) => tokens(text)[k] ?? 0), last: tokens(text).length - 1 }));
     allNear(output(await infer(name, { name: 'text', datatype: 'BYTES', shape: [2], data: raw }), 'logits'), expected.flat(), 'logits of raw expressions');

@@ -121,17 +121,23 @@ static const char *const words[] = {"<pad>", "[MIN", "[MAX", "[MED", "[SM", "]",
                                     "2",     "3",    "4",    "5",    "6",   "7", "8", "9"};
 #define WORDS (sizeof words / sizeof *words)
 
+/* Data sets have blanks and brackets between the words; what a client sends may come from a file with lines. */
+static bool between_words(char c)
+{
+    return c == ' ' || c == '(' || c == ')' || (c >= '\t' && c <= '\r');
+}
+
 enum pd_err data_listops_clean(const char *text, size_t len, struct pd_buf *out, struct pd_why *why)
 {
     for (size_t at = 0; at < len;) {
         const size_t from = at;
         bool known = false;
 
-        if (text[at] == ' ' || text[at] == '(' || text[at] == ')') {
+        if (between_words(text[at])) {
             at++;
             continue;
         }
-        while (at < len && text[at] != ' ' && text[at] != '(' && text[at] != ')')
+        while (at < len && !between_words(text[at]))
             at++;
         for (size_t w = 1; w < WORDS && !known; w++)
             known = strlen(words[w]) == at - from && !memcmp(words[w], text + from, at - from);

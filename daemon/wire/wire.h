@@ -106,7 +106,7 @@ enum wire_tag {
     WIRE_TAG_LAST = 34,        /* u32 1: the stream of results ends here; infer_result */
     WIRE_TAG_ERROR = 35,       /* u32 enum pd_err; infer_result */
     WIRE_TAG_CAUSE =
-        36, /* text: done, diverged, failed, invalid, limit, checkpointed, refused, version; bye */
+        36, /* text: done, diverged, failed, invalid, outdated, limit, checkpointed, refused, version; bye */
     WIRE_TAG_MODEL = 37, /* text "name/version"; assign (serve), unload */
     WIRE_TAG_KIND = 38,  /* text; infer: infer, complete; blob: histogram, matrix, image; checkpoint_written:
                             latest, best, final */

@@ -71,7 +71,10 @@ int worker_train_main(int argc, char **argv)
     }
     /* Rank 0 stays until polyd has recorded its end; what the others say is not waited for. */
     if (a.rank > 0)
-        status = !strcmp(result.cause, "failed") || !strcmp(result.cause, "invalid") ? RANK_FAILED : 0;
+        status = !strcmp(result.cause, "failed") || !strcmp(result.cause, "invalid") ||
+                         !strcmp(result.cause, "outdated")
+                     ? RANK_FAILED
+                     : 0;
     attempt_end(&a);
     return status;
 }

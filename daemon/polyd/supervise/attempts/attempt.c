@@ -610,7 +610,8 @@ static void take_rank_bye(struct conn *c, struct att *a, const uint8_t *p, size_
     wire_get_text(p, len, WIRE_TAG_CAUSE, cause, sizeof cause);
     wire_get_text(p, len, WIRE_TAG_TEXT, text, sizeof text);
     a->ranks[conn_rank(c)].bye = true;
-    if ((!strcmp(cause, "failed") || !strcmp(cause, "invalid")) && !a->rank_failed_us) {
+    if ((!strcmp(cause, "failed") || !strcmp(cause, "invalid") || !strcmp(cause, "outdated")) &&
+        !a->rank_failed_us) {
         a->rank_failed_us = pd_clock_mono_us();
         if (strncmp(text, "rank ", 5) != 0)
             snprintf(message, sizeof message, "rank %d: %s", conn_rank(c), text);

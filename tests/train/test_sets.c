@@ -215,6 +215,15 @@ static void test_other_names_of_classes_are_refused(void **state)
     close_book(&b);
 }
 
+static int count_of(const char *text, const char *word)
+{
+    int n = 0;
+
+    for (const char *at = text; (at = strstr(at, word)) != NULL; at++)
+        n++;
+    return n;
+}
+
 static void test_changed_data_are_reported_and_the_run_goes_on(void **state)
 {
     struct train_outcome out;
@@ -230,7 +239,7 @@ static void test_changed_data_are_reported_and_the_run_goes_on(void **state)
         if (run(PICTURES, &b, NULL, 1, &out, &why) != PD_OK)
             fail_msg("%s", why.text);
         assert_non_null(strstr(b.events, "resume;"));
-        assert_int_equal(strstr(b.events, "data_changed;") != NULL, changed);
+        assert_int_equal(count_of(b.events, "data_changed;"), changed);
         close_book(&b);
     }
 }

@@ -112,7 +112,7 @@ static enum pd_err load(struct checkpoints *c, struct train_state *state, bool *
 
     for (size_t n = 0; n < s->dirs->start_count; n++) {
         const char *start = s->dirs->starts[n];
-        enum pd_err err = contents_read(c->contents, start, state, &reason);
+        enum pd_err err = contents_read(c->contents, start, true, state, &reason);
 
         if (err == PD_OK) {
             snprintf(fields, sizeof fields, "step=%lld path=%s", (long long)state->step, start);
@@ -291,11 +291,11 @@ static enum pd_err read_best(struct checkpoints *c, int64_t *ret_step, struct pd
     enum pd_err err;
 
     retention_paths(c->retention, best, sizeof best, latest, sizeof latest);
-    err = best[0] ? contents_read(c->contents, best, &state, &reason) : PD_OK;
+    err = best[0] ? contents_read(c->contents, best, false, &state, &reason) : PD_OK;
     if (err != PD_OK) {
         snprintf(fields, sizeof fields, "path=%s", best);
         reporter_event(reporter, "checkpoint_fallback", fields, reason.text);
-        err = contents_read(c->contents, latest, &state, why);
+        err = contents_read(c->contents, latest, false, &state, why);
     }
     if (err == PD_OK && best[0])
         *ret_step = state.step;

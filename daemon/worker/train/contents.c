@@ -311,7 +311,8 @@ static void compare_data(struct contents *c, const struct data_st *st)
     reporter_log(c->session->reporter, "the data changed: the checkpoint was trained on %.12s", before);
 }
 
-enum pd_err contents_read(struct contents *c, const char *path, struct train_state *ret, struct pd_why *why)
+enum pd_err contents_read(struct contents *c, const char *path, bool resumes, struct train_state *ret,
+                          struct pd_why *why)
 {
     const struct train_setup *setup = &c->session->setup;
     struct train_state state;
@@ -338,7 +339,8 @@ enum pd_err contents_read(struct contents *c, const char *path, struct train_sta
         err = model_store_read(trainer_store(c->trainer), st, why);
     if (err == PD_OK) {
         *ret = state;
-        compare_data(c, st);
+        if (resumes)
+            compare_data(c, st);
         if (setup->ranks > 1) {
             c->loaded = st;
             st = NULL; /* kept until contents_share */

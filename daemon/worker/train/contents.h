@@ -17,11 +17,11 @@ struct contents *contents_close(struct contents *c);
 /* Writes a checkpoint as train_checkpoint_write. */
 PD_NODISCARD enum pd_err contents_write(struct contents *c, const char *path, const struct train_state *state,
                                         struct train_file_info *ret, struct pd_why *why);
-/* Sets parameters, averages and states to those of a checkpoint, and reports if the files of the data have changed since
- * (event data_changed). PD_ERR_CONFLICT: it belongs to another run, or to data with other classes;
+/* Sets parameters, averages and states to those of a checkpoint. resumes: reports if the files of the data have changed
+ * since (event data_changed). PD_ERR_CONFLICT: it belongs to another run, or to data with other classes;
  * PD_ERR_CORRUPT: it is damaged. The trainer's memory may have been written to in either case. */
-PD_NODISCARD enum pd_err contents_read(struct contents *c, const char *path, struct train_state *ret,
-                                       struct pd_why *why);
+PD_NODISCARD enum pd_err contents_read(struct contents *c, const char *path, bool resumes,
+                                       struct train_state *ret, struct pd_why *why);
 
 /* Copies parameters, and with train.start.optimizer their states of the optimiser and ret->applied_before, from the file of
  * train.start, and reports missing and unused tensors (event started_from). States of other parameters stay zero. Rank 0 only. */

@@ -1,6 +1,7 @@
 /* Questions to short-lived workers: `polyd-worker plan`, `data` and `weights`, their input and output in memory
  * files, so that only their end is awaited. A few of each kind are answered at once, the others wait in order.
- * Answers are kept by digest; who asks for a new one replaces the kept one. */
+ * Answers are kept by digest; who asks for a new one replaces the kept one. Of one digest one worker runs at a time, and its
+ * answer is that of all who waited when it began: a page that asks while someone types starts no crowd of them. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -55,8 +56,9 @@ struct plan {
     int slots;
     int out_fd, err_fd;
     char digest[80];
-    bool refresh;                      /* a kept answer does not do */
-    int64_t deadline_us;               /* of the process */
+    bool refresh;        /* a kept answer does not do */
+    struct plan *with;   /* started, of the same digest: a good answer of it is this one's as well */
+    int64_t deadline_us; /* of the process */
     int64_t patience_us, impatient_us; /* of the caller, and when it ends; 0 = none */
     void (*done)(void *ctx, enum pd_err err, const struct pd_why *why,
                  const char *plan); /* NULL: already notified */
@@ -108,7 +110,20 @@ static struct plan *plan_free(struct plan *p)
 
 static void plan_start(struct plans *s, struct plan *p);
 
-/* The oldest waiting one of its kind, if the limit allows one more. */
+static bool same_question(const struct plan *p, const struct plan *q)
+{
+    return p != q && p->ask == q->ask && p->digest[0] && !strcmp(p->digest, q->digest);
+}
+
+static bool is_running(const struct plans *s, const struct plan *p)
+{
+    for (const struct plan *q = s->plans; q; q = q->next)
+        if (q->started && same_question(p, q))
+            return true;
+    return false;
+}
+
+/* The oldest waiting one of its kind that may start, if the limit allows one more. */
 static void start_next(struct plans *s, enum ask ask)
 {
     struct plan *oldest = NULL;
@@ -118,18 +133,16 @@ static void start_next(struct plans *s, enum ask ask)
         if (p->ask != ask)
             continue;
         running += p->started;
-        if (!p->started)
+        if (!p->started && !is_running(s, p))
             oldest = p; /* the newest is the first */
     }
     if (oldest && running < asks[ask].at_once)
         plan_start(s, oldest);
 }
 
-static void plan_over(struct plans *s, struct plan *p, enum pd_err err, const struct pd_why *why,
-                      const char *json)
+static void plan_leave(struct plans *s, struct plan *p, enum pd_err err, const struct pd_why *why,
+                       const char *json)
 {
-    const enum ask ask = p->ask;
-
     for (struct plan **at = &s->plans; *at; at = &(*at)->next)
         if (*at == p) {
             *at = p->next;
@@ -141,6 +154,22 @@ static void plan_over(struct plans *s, struct plan *p, enum pd_err err, const st
     if (p->done)
         p->done(p->ctx, err, why, json);
     plan_free(p);
+}
+
+static void plan_over(struct plans *s, struct plan *p, enum pd_err err, const struct pd_why *why,
+                      const char *json)
+{
+    const enum ask ask = p->ask;
+
+    for (struct plan *q = s->plans, *next; q; q = next) {
+        next = q->next;
+        if (q->with != p)
+            continue;
+        q->with = NULL;
+        if (err == PD_OK) /* an error may be of what is not in the digest */
+            plan_leave(s, q, err, why, json);
+    }
+    plan_leave(s, p, err, why, json);
     start_next(s, ask);
 }
 
@@ -283,6 +312,9 @@ static void plan_start(struct plans *s, struct plan *p)
         return;
     }
     pd_buf_done(&kept);
+    for (struct plan *q = s->plans; q; q = q->next)
+        if (same_question(p, q))
+            q->with = p;
     in_fd = memfd_create("job", MFD_CLOEXEC);
     p->out_fd = memfd_create("plan", MFD_CLOEXEC);
     p->err_fd = memfd_create("errors", MFD_CLOEXEC);

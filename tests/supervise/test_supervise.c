@@ -2,7 +2,6 @@
  * directory; a "restart" stops or abandons the supervisor and the store and opens them again. */
 #include <dirent.h>
 #include <math.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -12,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -759,86 +757,6 @@ static void test_supervise_crowd_of_one_job_hides_no_other(void **state)
     await(f, two.run, JOB_RUN_ENDED, 10);
 }
 
-/* ---- plans ---- */
-
-struct planned {
-    pthread_mutex_t lock;
-    int good, invalid;
-};
-
-static void note_plan(void *ctx, enum pd_err err, const struct pd_why *why, const char *plan)
-{
-    struct planned *p = ctx;
-
-    (void)why;
-    pthread_mutex_lock(&p->lock);
-    p->good += err == PD_OK && !strncmp(plan, "{\"total_bytes\":5}", 17);
-    p->invalid += err == PD_ERR_INVALID;
-    pthread_mutex_unlock(&p->lock);
-}
-
-static void ask_plans(struct fixture *f, struct planned *p, const char *document, const char *digest, int n)
-{
-    const struct sup_planning asked = {.document = document,
-                                       .len = strlen(document),
-                                       .plan_digest = digest,
-                                       .device = "cpu",
-                                       .slots = 1,
-                                       .refresh = true,
-                                       .done = note_plan,
-                                       .ctx = p};
-    struct pd_why why;
-
-    for (int i = 0; i < n; i++)
-        assert_int_equal(sup_plan(f->sup, &asked, &why), PD_OK);
-}
-
-/* A worker that counts how often it is started, takes a while, and refuses the document "bad". */
-static void test_supervise_one_planner_answers_all_who_wait_for_the_same(void **state)
-{
-    static const char script[] = "#!/bin/sh\necho >>\"${0%/*}/started\"\nread -r document\nsleep 0.3\n"
-                                 "[ \"$document\" != bad ] || exit 3\necho '{\"total_bytes\":5}'\n";
-    struct fixture *f = *state;
-    struct planned p = {.lock = PTHREAD_MUTEX_INITIALIZER};
-    char worker[96], started[96];
-    struct pd_why why;
-    struct pd_buf text;
-    FILE *out;
-
-    all_down(f);
-    snprintf(worker, sizeof worker, "%s/planner", f->dir);
-    snprintf(started, sizeof started, "%s/started", f->dir);
-    out = fopen(worker, "w");
-    assert_non_null(out);
-    fputs(script, out);
-    assert_int_equal(fclose(out), 0);
-    assert_int_equal(chmod(worker, 0700), 0);
-    f->o.worker_path = worker;
-    store_up(f);
-    sup_up(f);
-    ask_plans(f, &p, "good\n", "d1", 6); /* one process, and one for those who asked while it ran */
-    ask_plans(f, &p, "good\n", "d2", 1);
-    ask_plans(f, &p, "bad\n", "d3", 3); /* an error may be of what the digest leaves out: each for itself */
-    for (int i = 0; i < 2000; i++) {
-        bool all;
-
-        pthread_mutex_lock(&p.lock);
-        all = p.good + p.invalid == 10;
-        pthread_mutex_unlock(&p.lock);
-        if (all)
-            break;
-        pause_ms(5);
-    }
-    assert_int_equal(p.good, 7);
-    assert_int_equal(p.invalid, 3);
-    pd_buf_init(&text, 0);
-    assert_int_equal(pd_file_read(started, 1 << 16, &text, &why), PD_OK);
-    assert_int_equal(text.len, 2 + 1 + 3); /* a line each */
-    pd_buf_done(&text);
-    all_down(f);
-    f->o.worker_path = NULL;
-}
-
 /* An old build kept a document that makes no runs any more: said, not silent. */
 static enum pd_err broken_apply(struct store_tx *tx, void *ctx, struct pd_why *why)
 {
@@ -1032,7 +950,6 @@ int main(int argc, char **argv)
         TEST(test_supervise_gang_that_never_fits_fails_with_a_reason),
         TEST(test_supervise_queue_says_why),
         TEST(test_supervise_memory_of_plans_is_not_promised_twice),
-        TEST(test_supervise_one_planner_answers_all_who_wait_for_the_same),
         TEST(test_supervise_sweep_is_expanded_and_capped),
         TEST(test_supervise_crowd_of_one_job_hides_no_other),
         TEST(test_supervise_job_that_cannot_be_expanded_is_cancelled_with_a_reason),

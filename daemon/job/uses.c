@@ -89,27 +89,20 @@ static bool equations(const struct job_config *g)
     return job_network(g->model.arch)->equations;
 }
 
+#define TEST_DEFINE(function, test)                                                                          \
+    bool function(const struct job_run *r)                                                                   \
+    {                                                                                                        \
+        const struct job_config *g = &r->config;                                                             \
+        const struct job_dataset_info *info = job_dataset_info((enum job_dataset)g->data.dataset);           \
+                                                                                                             \
+        (void)g;                                                                                             \
+        (void)info;                                                                                          \
+        return test;                                                                                         \
+    }
 #define JOB_USE_DEFINE(name, words, test)                                                                    \
     const char job_use_##name##_text[] = words;                                                              \
-    bool job_use_##name(const struct job_run *r)                                                             \
-    {                                                                                                        \
-        const struct job_config *g = &r->config;                                                             \
-        const struct job_dataset_info *info = job_dataset_info((enum job_dataset)g->data.dataset);           \
-                                                                                                             \
-        (void)g;                                                                                             \
-        (void)info;                                                                                          \
-        return test;                                                                                         \
-    }
+    TEST_DEFINE(job_use_##name, test)
 JOB_USES(JOB_USE_DEFINE)
 
-#define JOB_DIGEST_DEFINE(name, test)                                                                        \
-    bool job_digest_##name(const struct job_run *r)                                                          \
-    {                                                                                                        \
-        const struct job_config *g = &r->config;                                                             \
-        const struct job_dataset_info *info = job_dataset_info((enum job_dataset)g->data.dataset);           \
-                                                                                                             \
-        (void)g;                                                                                             \
-        (void)info;                                                                                          \
-        return test;                                                                                         \
-    }
+#define JOB_DIGEST_DEFINE(name, test) TEST_DEFINE(job_digest_##name, test)
 JOB_DIGESTS(JOB_DIGEST_DEFINE)

@@ -27,6 +27,7 @@ struct function {
     int moves, wolfe; /* those that meet both conditions */
     int broken;       /* every so many evaluations one is no number; 0: none */
     int infinite;
+    bool single; /* x and the value are rounded to float */
 };
 
 static double dot(const double *a, const double *b)
@@ -53,6 +54,11 @@ static double rosenbrock(const double *x, double *ret_g)
     return f;
 }
 
+static double rounded(const struct function *f, double x)
+{
+    return f->single ? (float)x : x;
+}
+
 static enum pd_err at(void *user, double t, struct optim_point *ret, struct pd_why *why)
 {
     struct function *f = user;
@@ -61,8 +67,8 @@ static enum pd_err at(void *user, double t, struct optim_point *ret, struct pd_w
 
     (void)why;
     for (int i = 0; i < N; i++)
-        x[i] = f->x[i] + t * f->d[i];
-    *ret = (struct optim_point){.t = t, .loss = f->value(x, f->g), .finite = !beyond};
+        x[i] = rounded(f, f->x[i] + t * f->d[i]);
+    *ret = (struct optim_point){.t = t, .loss = rounded(f, f->value(x, f->g)), .finite = !beyond};
     for (int i = 0; beyond && i < N; i++)
         f->g[i] = (double)NAN;
     if (beyond) {
@@ -133,9 +139,9 @@ static enum pd_err move(void *user, double t, struct pd_why *why)
     assert_true(f->last.t == t); /* its gradient is the last one */
     f->moves++;
     f->wolfe += lower && flat;
-    assert_true((lower && flat) || f->tries >= OPTIM_SEARCH_MOST);
+    assert_true((lower && flat) || f->tries >= OPTIM_SEARCH_MOST || f->single);
     for (int i = 0; i < N; i++)
-        f->x[i] += t * f->d[i];
+        f->x[i] = rounded(f, f->x[i] + t * f->d[i]);
     return PD_OK;
 }
 
@@ -206,6 +212,50 @@ static void test_lbfgs_infinite_trial_is_stepped_back_from(void **state)
     assert_true(f.infinite > 5);
     assert_true(f.last.loss < 9);
     assert_int_equal(f.wolfe, f.moves);
+}
+
+/* In single precision a search ends where rounding hides what is left to gain: that step says so, and the next one
+ * evaluates the same points and moves nothing. */
+static void test_lbfgs_stalls_where_rounding_hides_the_gain(void **state)
+{
+    const struct optim_line line = {.at = at, .pair = pair, .direct = direct, .move = move};
+    struct optim_line own = line;
+    double *numbers = calloc(LBFGS_NUMBERS, sizeof *numbers), x[N], again[2][32];
+    struct lbfgs_outcome outcome = {.moved = false};
+    struct optim_point first;
+    struct pd_why why = {""};
+    struct function f;
+    int steps = 0, tries = 0;
+
+    (void)state;
+    assert_non_null(numbers);
+    begin(&f);
+    f.single = true;
+    own.user = &f;
+    for (; steps < 200 && outcome.end == LBFGS_END_NONE; steps++) {
+        memcpy(x, f.x, sizeof x);
+        f.evaluations = 0;
+        assert_int_equal(at(&f, 0, &first, &why), PD_OK);
+        assert_int_equal(lbfgs_step(numbers, &own, &first, 1, &outcome, &why), PD_OK);
+        if (outcome.end == LBFGS_END_NONE && steps < 3)
+            assert_memory_not_equal(x, f.x, sizeof x);
+    }
+    assert_true(outcome.end != LBFGS_END_NONE && steps > 1);
+    for (int k = 0; k < 2; k++) {
+        memcpy(x, f.x, sizeof x);
+        f.evaluations = 0;
+        assert_int_equal(at(&f, 0, &first, &why), PD_OK);
+        assert_int_equal(lbfgs_step(numbers, &own, &first, 1, &outcome, &why), PD_OK);
+        assert_true(outcome.end != LBFGS_END_NONE);
+        assert_memory_equal(x, f.x, sizeof x);
+        assert_in_range(f.evaluations, 1, 32);
+        memcpy(again[k], f.seen, (size_t)f.evaluations * sizeof f.seen[0]);
+        if (k)
+            assert_int_equal(f.evaluations, tries);
+        tries = f.evaluations;
+    }
+    assert_memory_equal(again[0], again[1], (size_t)tries * sizeof again[0][0]);
+    free(numbers);
 }
 
 /* ---- a run ---- */
@@ -340,6 +390,34 @@ static void test_lbfgs_infinite_trials_are_counted(void **state)
     check_random_stops(job, 2);
 }
 
+/* Steps that change nothing are one event, however many there are, and the loss stays. */
+static void stall(const char *json, int64_t last, bool stalls)
+{
+    struct train_outcome out;
+    struct book book = {0};
+    struct pd_why why = {""};
+    const char *event;
+
+    if (run(json, &book, NULL, 1, &out, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    event = strstr(book.events, "stalled;");
+    assert_int_equal(event != NULL, stalls);
+    assert_null(event ? strstr(event + 1, "stalled;") : NULL);
+    assert_int_equal(find(&book, "loss/train", last - 1)->value == find(&book, "loss/train", last)->value,
+                     stalls);
+    close_book(&book);
+    clear();
+}
+
+static void test_lbfgs_stall_is_one_event(void **state)
+{
+    (void)state;
+    stall(EQUATION("cpu", "\"activation\":\"poly\",\"degree\":3", "200", ""), 200, true);
+    stall(EQUATION("cpu", "\"activation\":\"poly\",\"degree\":3", "4", ",\"lr\":1e30"), 4,
+          true); /* no trial is finite */
+    stall(EQUATION("cpu", "\"activation\":\"poly\",\"degree\":3", "8", ""), 8, false);
+}
+
 struct measured {
     double step_ms, flops, evaluations;
 };
@@ -401,8 +479,10 @@ int main(void)
         cmocka_unit_test(test_lbfgs_rosenbrock_follows_pytorch),
         cmocka_unit_test(test_lbfgs_reaches_a_minimum_of_many_steps),
         cmocka_unit_test(test_lbfgs_infinite_trial_is_stepped_back_from),
+        cmocka_unit_test(test_lbfgs_stalls_where_rounding_hides_the_gain),
         cmocka_unit_test_setup_teardown(test_lbfgs_resume_is_bit_identical_at_random_stops, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lbfgs_infinite_trials_are_counted, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lbfgs_stall_is_one_event, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lbfgs_flops_count_every_evaluation, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lbfgs_pinn_micro_follows_pytorch, setup, teardown),
     };

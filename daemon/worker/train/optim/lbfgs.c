@@ -121,8 +121,12 @@ enum pd_err lbfgs_step(double numbers[LBFGS_NUMBERS], const struct optim_line *l
     enum pd_err err = PD_OK;
 
     *ret = (struct lbfgs_outcome){.evaluations = 1};
-    if (!first->finite || first->largest <= GRADIENT_LEAST)
+    if (!first->finite)
         return PD_OK;
+    if (first->largest <= GRADIENT_LEAST) {
+        ret->end = LBFGS_END_GRADIENT;
+        return PD_OK;
+    }
     for (int i = 1; i <= ITERATIONS; i++) {
         const double before = now.loss;
         double slope, largest, t = lr;
@@ -135,8 +139,10 @@ enum pd_err lbfgs_step(double numbers[LBFGS_NUMBERS], const struct optim_line *l
         if (numbers[N_ITER] == 1)
             t = fmin(1, 1 / now.sum) * lr;
         numbers[LENGTH] = t;
-        if (!(slope <= -OPTIM_CHANGE)) /* not downhill */
+        if (!(slope <= -OPTIM_CHANGE)) {
+            ret->end = LBFGS_END_SLOPE;
             return PD_OK;
+        }
         now.slope = slope;
         err = optim_wolfe(line, &now, t, largest, &now, &tries, &infinite, why);
         if (err == PD_OK)
@@ -145,6 +151,7 @@ enum pd_err lbfgs_step(double numbers[LBFGS_NUMBERS], const struct optim_line *l
             return err;
         numbers[LENGTH] = now.t;
         ret->moved = true;
+        ret->end = now.t == 0 ? LBFGS_END_SEARCH : LBFGS_END_NONE;
         ret->evaluations += tries;
         ret->infinite += infinite;
         if (ret->evaluations >= EVALUATIONS || now.largest <= GRADIENT_LEAST ||

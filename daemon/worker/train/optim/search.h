@@ -50,10 +50,19 @@ PD_NODISCARD enum pd_err optim_wolfe(const struct optim_line *line, const struct
  * from the oldest pair on; inner products s.y and y.y of rows. All zeros: the start of a run. */
 #define LBFGS_NUMBERS (8 + LBFGS_ROWS + 2 * LBFGS_ROWS * LBFGS_ROWS)
 
+/* Why no further step at the same rate changes anything. */
+enum lbfgs_end {
+    LBFGS_END_NONE,
+    LBFGS_END_GRADIENT, /* its max norm is within the tolerance */
+    LBFGS_END_SLOPE,    /* the direction is not downhill by more than OPTIM_CHANGE */
+    LBFGS_END_SEARCH    /* no point of the line is lower: the search ended at t = 0 */
+};
+
 /* Outcome of one step. */
 struct lbfgs_outcome {
     int evaluations, infinite;
     bool moved;
+    enum lbfgs_end end;
 };
 
 /* Takes one outer step (at most 20 iterations, 25 evaluations) at learning rate `lr` from the point `first`, which the

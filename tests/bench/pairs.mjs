@@ -5,9 +5,9 @@
 //
 // OLD, NEW and BUILD are build folders. MODEL:PHI/PHI: the second activation against the first.
 // Prints for each shape the seconds of a step (medians: CPU time of one thread, wall time of several), the median ratio of
-// pairs, second over first, and what a plan of the step takes of memory. Where a process finds its memory changes its speed by some
-// percent for as long as it runs, so a difference of less needs many --starts, each of two new processes in the
-// other order; then the ratio of each start is printed, and their median, quartiles and mean with its standard error.
+// pairs, second over first, and what a plan of the step takes of memory. The placement of a process's memory changes its
+// speed by some percent for as long as it runs: a smaller difference needs many --starts, each with two new processes in the other
+// order. Then the ratio of each start is printed, and their median, quartiles and mean with its standard error.
 import { execFileSync, spawn } from 'node:child_process';
 import { readFileSync, readdirSync } from 'node:fs';
 import path from 'node:path';

@@ -101,7 +101,7 @@ struct train_host {
     /* Receives a batch of at most 1000 points, at least every half second if there are any. */
     void (*metrics)(void *user, const struct train_point *points, size_t count);
     /* kind: "inputs" (digests of the data and the program), "start", "started_from", "resume", "data_changed" (fields data, before), "checkpoint_fallback",
-     * "checkpoint_removed", "checkpoint_failed", "nonfinite", "stalled" (of a line search: this step and further ones change nothing), "bad_picture",
+     * "checkpoint_removed", "checkpoint_failed", "nonfinite", "stalled" (of a line search: no step changes anything from `step` on, at the same rate), "bad_picture",
      * "early_stop", "tested", "bf16", "compiled" (kernels made for formulas at this start: fields kernels, programs, found (in the cache), seconds), or a kind of data_warnings (data.h). fields: "key=value" pairs,
      * blank-separated; `file` and `path` are last and may hold blanks. */
     void (*event)(void *user, const char *kind, const char *text, const char *fields);

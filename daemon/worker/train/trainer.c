@@ -25,7 +25,6 @@ struct trainer {
     /* Steps enqueued whose numbers were not read: at most two, and only while trainer_step runs; else at most one. */
     int64_t in_flight;
     double lr[2]; /* of step k at k % 2 */
-    bool stalled; /* the last step of a line search changed nothing, and the next would not */
     /* of a run's state (struct train_state) */
     int64_t step, applied, applied_before, nonfinite, consecutive;
     double loss;
@@ -296,26 +295,32 @@ static void finish(struct trainer *t, const double *report, size_t sums, double 
     }
 }
 
-/* Reports the first of the steps that change nothing. */
-static void stalled(struct trainer *t, enum lbfgs_end end)
+/* Reports once that the line search changes nothing any more: two steps later, when it is certain. */
+static void stalled(struct trainer *t, const struct lbfgs_outcome *o)
 {
-    static const char *const reasons[] = {
-        [LBFGS_END_GRADIENT] = "no entry of the gradient exceeds 1e-7",
-        [LBFGS_END_SLOPE] = "the direction promises to lower the loss by less than 1e-9",
-        [LBFGS_END_SEARCH] = "the line search found no lower point",
+    static const struct {
+        const char *reason;
+        bool rounding; /* may be the cause */
+    } ends[] = {
+        [LBFGS_END_MOVED] = {"its steps are lost in rounding", true},
+        [LBFGS_END_GRADIENT] = {"no entry of the gradient exceeds 1e-7", false},
+        [LBFGS_END_SLOPE] = {"the direction promises to lower the loss by less than 1e-9", true},
+        [LBFGS_END_SEARCH] = {"it finds no lower point", true},
+        [LBFGS_END_INFINITE] =
+            {"no point that it tries has a finite loss; a lower train.optimizer.lr may help", false},
     };
     const bool wide = t->session->config->train.precision == JOB_PRECISION_FP64;
     char fields[64], text[256];
 
-    if (end != LBFGS_END_NONE && !t->stalled) {
-        snprintf(fields, sizeof fields, "step=%lld", (long long)t->step + 1);
-        snprintf(text, sizeof text, "%s: further steps at this rate change nothing%s", reasons[end],
-                 wide || end == LBFGS_END_GRADIENT ? ""
-                                                   : " (in fp32 rounding hides small gains; train.precision "
-                                                     "fp64, on a CPU, resolves them)");
-        reporter_event(t->session->reporter, "stalled", fields, text);
-    }
-    t->stalled = end != LBFGS_END_NONE;
+    if (o->same != 3)
+        return;
+    snprintf(fields, sizeof fields, "step=%lld", (long long)t->step - 1);
+    snprintf(text, sizeof text, "the line search changes nothing from step %lld on: %s%s",
+             (long long)t->step - 1, ends[o->end].reason,
+             wide || !ends[o->end].rounding
+                 ? ""
+                 : " (in fp32 rounding hides small gains; train.precision fp64, on a CPU, resolves them)");
+    reporter_event(t->session->reporter, "stalled", fields, text);
 }
 
 /* A step of an optimiser that searches along lines, with the batch at hand; report: as finish reads it. */
@@ -332,7 +337,7 @@ static enum pd_err search(struct trainer *t, double report[MODEL_REPORT_MAX], do
         t->nonfinite += outcome.infinite;
         reporter_push(reporter, "nonfinite", (double)t->nonfinite);
     }
-    stalled(t, outcome.end);
+    stalled(t, &outcome);
     reporter_push(reporter, "evaluations", outcome.evaluations);
     *ret_flop = outcome.evaluations * t->step_flop;
     return PD_OK;

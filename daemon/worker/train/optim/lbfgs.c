@@ -20,7 +20,10 @@ enum {
     LENGTH,
     KEPT,
     SPARE,
-    ORDER = 8,
+    BEGAN, /* of the last step: 1-norm of the gradient, rate, struct lbfgs_outcome.same */
+    RATE,
+    SAME,
+    ORDER,
     SY = ORDER + LBFGS_ROWS,
     YY = SY + LBFGS_ROWS * LBFGS_ROWS
 };
@@ -120,7 +123,10 @@ enum pd_err lbfgs_step(double numbers[LBFGS_NUMBERS], const struct optim_line *l
     struct optim_point now = *first;
     enum pd_err err = PD_OK;
 
-    *ret = (struct lbfgs_outcome){.evaluations = 1};
+    numbers[SAME] = first->sum == numbers[BEGAN] && lr == numbers[RATE] ? numbers[SAME] + 1 : 1;
+    numbers[BEGAN] = first->sum;
+    numbers[RATE] = lr;
+    *ret = (struct lbfgs_outcome){.evaluations = 1, .same = (int)numbers[SAME]};
     if (!first->finite)
         return PD_OK;
     if (first->largest <= GRADIENT_LEAST) {
@@ -151,7 +157,7 @@ enum pd_err lbfgs_step(double numbers[LBFGS_NUMBERS], const struct optim_line *l
             return err;
         numbers[LENGTH] = now.t;
         ret->moved = true;
-        ret->end = now.t == 0 ? LBFGS_END_SEARCH : LBFGS_END_NONE;
+        ret->end = now.t != 0 ? LBFGS_END_MOVED : infinite == tries ? LBFGS_END_INFINITE : LBFGS_END_SEARCH;
         ret->evaluations += tries;
         ret->infinite += infinite;
         if (ret->evaluations >= EVALUATIONS || now.largest <= GRADIENT_LEAST ||

@@ -46,16 +46,18 @@ PD_NODISCARD enum pd_err optim_wolfe(const struct optim_line *line, const struct
 
 #define LBFGS_HISTORY 100
 #define LBFGS_ROWS (LBFGS_HISTORY + 1) /* one spare row for a pair that may be rejected */
-/* Scalar state between steps: iterations, factor of the initial matrix, last t, number of pairs, the spare row; the rows
- * from the oldest pair on; inner products s.y and y.y of rows. All zeros: the start of a run. */
+/* Scalar state between steps: iterations, factor of the initial matrix, last t, number of pairs, the spare row; 1-norm of
+ * the gradient at the beginning of the last step, its rate, its `same`; the rows from the oldest pair on; inner products
+ * s.y and y.y of rows. All zeros: the start of a run. */
 #define LBFGS_NUMBERS (8 + LBFGS_ROWS + 2 * LBFGS_ROWS * LBFGS_ROWS)
 
-/* Why no further step at the same rate changes anything. */
+/* How the last iteration of a step ended. */
 enum lbfgs_end {
-    LBFGS_END_NONE,
+    LBFGS_END_MOVED,
     LBFGS_END_GRADIENT, /* its max norm is within the tolerance */
     LBFGS_END_SLOPE,    /* the direction is not downhill by more than OPTIM_CHANGE */
-    LBFGS_END_SEARCH    /* no point of the line is lower: the search ended at t = 0 */
+    LBFGS_END_SEARCH,   /* no point of the line is lower: the search ended at t = 0 */
+    LBFGS_END_INFINITE  /* the same, and no trial was finite */
 };
 
 /* Outcome of one step. */
@@ -63,6 +65,9 @@ struct lbfgs_outcome {
     int evaluations, infinite;
     bool moved;
     enum lbfgs_end end;
+    /* Steps in a row, this one included, that began at the same point and rate. From 3 on this step repeats the one before, and
+     * further steps at this rate change nothing. (2 does not show it: the first iteration of a run takes a shorter step.) */
+    int same;
 };
 
 /* Takes one outer step (at most 20 iterations, 25 evaluations) at learning rate `lr` from the point `first`, which the

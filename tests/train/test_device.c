@@ -504,6 +504,31 @@ static void test_a_nystromformer_trains_on_a_device(void **state)
     near(device.loss_val, cpu.loss_val, 1e-4);
 }
 
+/* The line search of L-BFGS, whose points, products with the history and directions are graphs of the device: the losses of
+ * the first two steps, 20 iterations apart, are the CPU's. */
+static void test_an_equation_trains_on_a_device(void **state)
+{
+    static const char *const jobs[2] = {EQUATION("cpu", "\"activation\":\"poly\",\"degree\":3", "2", ""),
+                                        EQUATION("cuda", "\"activation\":\"poly\",\"degree\":3", "2", "")};
+    struct book book[2] = {{0}};
+    struct train_outcome out;
+    struct pd_why why = {""};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        if (run(jobs[i], &book[i], NULL, 1, &out, &why) != PD_OK)
+            fail_msg("%s", why.text);
+        assert_int_equal(out.result, TRAIN_DONE);
+        clear();
+    }
+    for (int step = 1; step <= 2; step++)
+        near(find(&book[1], "loss/train", step)->value, find(&book[0], "loss/train", step)->value,
+             step == 1 ? 1e-5 : 1e-3);
+    close_book(&book[0]);
+    close_book(&book[1]);
+    check_random_stops(EQUATION("cuda", "\"activation\":\"poly\",\"degree\":3", "4", ""), 1);
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -520,6 +545,7 @@ int main(void)
         T(test_a_language_model_trains_on_a_device),
         T(test_a_nystromformer_step_is_recorded_whole),
         T(test_a_nystromformer_trains_on_a_device),
+        T(test_an_equation_trains_on_a_device),
         T(test_a_plan_for_a_device_needs_none),
     };
 

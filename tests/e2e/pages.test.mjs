@@ -318,11 +318,29 @@ describe('pages', { skip }, () => {
         await page.getByText('one.png · 56 × 56').waitFor();
         await page.getByLabel('Choose a picture').setInputFiles({ name: 'no.png', mimeType: 'image/png', buffer: Buffer.from('no picture') });
         await page.getByText('no.png is not an image').waitFor();
+        assert.equal(await page.locator('.try-box .verdict').innerText(), 'No answer.');
+        assert.equal(await page.getByText('one.png', { exact: false }).isVisible(), false, 'nothing of the picture before it stays');
+        assert.equal(await page.locator('.bars .best').count(), 0);
         await page.getByRole('button', { name: 'Give version 1 an alias' }).click();
         await page.getByLabel('Alias', { exact: true }).fill('best');
         await page.getByRole('button', { name: 'Set the alias' }).click();
         await page.getByRole('button', { name: 'Remove the alias best' }).click();
         await until('the alias to go', async () => (await page.locator('.alias').count()) === 0);
+        await browser.close(page);
+    });
+
+    test('test_e2e_classes_of_pictures_have_their_names_before_an_answer', async () => {
+        const page = await browser.open(`${full.url}/#/runs`);
+        await page.route('**/api/v1/models', async route => {
+            const response = await route.fetch(), all = await response.json();
+            for (const version of all.models.find(m => m.name === 'digits').versions)
+                version.signature.labels = Array.from({ length: 10 }, (_, i) => `digit ${i}`);
+            await route.fulfill({ response, json: all });
+        });
+        await page.goto(`${full.url}/#/models/digits`);
+        await page.goto(`${full.url}/#/models/digits`);
+        await page.getByText('Draw a digit.', { exact: true }).waitFor();
+        assert.deepEqual(await page.locator('.bars .label').allInnerTexts(), Array.from({ length: 10 }, (_, i) => `digit ${i}`));
         await browser.close(page);
     });
 

@@ -22,13 +22,14 @@ export function imageBox(model, version, signal, context) {
     const [channels, height, width] = (input?.shape ?? [-1, 1, 28, 28]).slice(-3);
     // Digits are drawn; photographs are not.
     const drawable = channels === 1 && Math.max(width, height) <= 64;
-    const bars = classBars(version.signature?.classes ?? 10);
+    const bars = classBars(version.signature?.classes ?? 10, version.signature?.labels);
     const took = h('span', { class: 'muted small' });
     const problem = h('div', { class: 'note', data: { tone: 'bad' }, hidden: true });
     const seen = h('canvas', { class: 'seen', width, height, role: 'img', 'aria-label': `The ${width} by ${height} image that the model receives` });
     let mode = context.query.get('with') === 'picture' || !drawable ? 'picture' : 'draw';
     let wanted = false;
     let running = false;
+    let asked = 0; // pictures; only the last one's answer is shown
 
     /** @param {unknown} error */
     function fail(error) {
@@ -102,15 +103,23 @@ export function imageBox(model, version, signal, context) {
 
     /** @param {File} chosen */
     async function askPicture(chosen) {
+        const turn = ++asked;
         setMode('picture');
         problem.hidden = true;
+        preview.hidden = true;
+        setText(named, '');
+        setText(took, '');
+        bars.blank('Reading the picture …');
         let bitmap;
         try {
             bitmap = await createImageBitmap(chosen);
         } catch {
-            fail(new Error(`${chosen.name || 'That'} is not an image that this browser can read.`));
+            if (turn === asked)
+                refused(new Error(`${chosen.name || 'That'} is not an image that this browser can read.`));
             return;
         }
+        if (turn !== asked)
+            return;
         preview.hidden = false;
         const scale = Math.min(PREVIEW / bitmap.width, PREVIEW / bitmap.height);
         preview.width = Math.max(1, Math.round(bitmap.width * scale));
@@ -119,10 +128,19 @@ export function imageBox(model, version, signal, context) {
         setText(named, [chosen.name, `${bitmap.width} × ${bitmap.height}`, bytes(chosen.size)].filter(Boolean).join(' · '));
         try {
             const began = performance.now();
-            answered(await inferPicture(model.name, version.version, await asSent(chosen, bitmap), signal), began);
+            const answer = await inferPicture(model.name, version.version, await asSent(chosen, bitmap), signal);
+            if (turn === asked && mode === 'picture')
+                answered(answer, began);
         } catch (error) {
-            fail(error);
+            if (turn === asked && mode === 'picture')
+                refused(error);
         }
+    }
+
+    /** @param {unknown} error */
+    function refused(error) {
+        bars.blank('No answer.');
+        fail(error);
     }
 
     /**

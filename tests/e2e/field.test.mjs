@@ -11,14 +11,17 @@ const job = (more = {}) => ({
     data: { dataset: 'pde_reaction', pde: { grid: 9, test_grid: [12, 17] } }, diagnostics: { every: 0 }, resources: { device: 'cpu', threads: 1 },
     train: { steps: 6, eval_every: 2, optimizer: { name: 'lbfgs' } }, ...more,
 });
-let daemon, browser, run, none, other;
+let daemon, browser, run, none, other, wave; // of wave no value is finite
 
 describe('field', { skip }, () => {
     before(async () => {
         [daemon, browser] = await Promise.all([Daemon.start({ flags: ['--devices.cpu_slots=1'] }), Browser.start()]);
         run = (await daemon.submit(job())).run;
         other = (await daemon.submit({ name: 'fit', kind: 'selftest' })).run;
+        wave = (await daemon.submit(job({ name: 'wave', register: null, data: { dataset: 'pde_wave', pde: { grid: 9, test_grid: [4, 40] } },
+            train: { steps: 8, precision: 'fp32', optimizer: { name: 'msgdw', lr: 1e9 } } }))).run;
         await daemon.reach(run, 'succeeded');
+        await daemon.reach(wave, 'succeeded');
         await daemon.reach(other, 'succeeded');
         const late = await daemon.submit(job({ name: 'late', register: null, train: { steps: 100000, eval_every: 100000, optimizer: { name: 'lbfgs' } } }));
         none = late.run;
@@ -67,6 +70,17 @@ describe('field', { skip }, () => {
         const page = await browser.open(`${daemon.url}/#/runs/${other}`);
         await page.getByRole('tab', { name: 'Charts' }).waitFor();
         assert.equal(await page.getByRole('tab', { name: 'Solution' }).isVisible(), false);
+        await browser.close(page);
+    });
+
+    test('test_e2e_solution_that_is_not_finite_is_said_and_the_exact_one_is_drawn', async () => {
+        const page = await browser.open(`${daemon.url}/#/runs/${wave}?tab=solution`);
+        const says = name => card(page, name).locator('canvas').getAttribute('aria-label');
+        await drawn(card(page, 'Error'));
+        assert.match(await says('Solution of the network'), /: 4 times by 40 places; no value is finite\./);
+        assert.match(await says('Error'), /; no value is finite\./);
+        assert.match(await says('Exact solution'), /: 4 times by 40 places, from /);
+        assert.equal(await page.getByText('could not be loaded').isVisible(), false);
         await browser.close(page);
     });
 

@@ -57,7 +57,7 @@ test('test_map_draws_queries_down_and_keys_across', () => {
 });
 
 test('test_map_says_what_is_seen', () => {
-    assert.deepEqual(summary(matrix), { low: -1, high: 1, below: 2 / 9, row: 1, column: 1 });
+    assert.deepEqual(summary(matrix), { low: -1, high: 1, below: 2 / 9, row: 1, column: 1, without: 0 });
     assert.equal(mapSays(matrix, 'A of layer 1', {}, false), 'A of layer 1: 3 queries by 3 keys, from −1 to 1, 22 % below 0; the largest by size at query 2, key 2.');
     assert.equal(tokenName(0, { grid: [2, 3], lead: 1 }), 'class token');
     assert.equal(tokenName(5, { grid: [2, 3], lead: 1 }), 'patch 5 (row 2, column 2)');
@@ -65,6 +65,19 @@ test('test_map_says_what_is_seen', () => {
     assert.equal(tokenName(4, {}), '5');
     assert.deepEqual(Array.from(withoutLead(matrix, 1).values), [1, 0, .125, .25]);
     assert.equal(withoutLead(matrix, 0), matrix);
+});
+
+test('test_map_with_numbers_that_are_not_finite_is_drawn_and_says_how_many', () => {
+    const part = { ...matrix, values: [NaN, -.25, 0, 0, Infinity, 0, -1, .125, .25] }, none = { ...matrix, values: new Float32Array(9).fill(NaN) };
+    assert.equal(mapFigure(part, how).cells.colour(0, 0), mapFigure(none, how).cells.colour(2, 2));
+    assert.equal(mapFigure(part, how).cells.colour(2, 0), diverging(-1, 'light'));
+    assert.equal(mapFigure(none, how).key.without, mapFigure(none, how).cells.colour(0, 0));
+    assert.equal(mapSays(part, 'A', {}, false), 'A: 3 queries by 3 keys, from −1 to 0.25, 29 % below 0; the largest by size at query 3, key 1; 2 of 9 weights not finite.');
+    assert.equal(mapSays(none, 'A', {}, false), 'A: 3 queries by 3 keys; no weight is finite.');
+    assert.equal(displacementSays(none, [-1, -1]), 'No mean weight is finite.');
+    assert.doesNotMatch(displacementSays(part, [-1, -1]), /NaN|Infinity/);
+    const line = displacementFigure({ rows: 1, columns: 3, values: [NaN, .5, .25] }, [0, -1], { ...how, ink: '#123456' });
+    assert.ok(line.y.high > .5 && line.y.high < .6);
 });
 
 test('test_map_cell_under_the_pointer_is_the_one_that_is_painted', () => {

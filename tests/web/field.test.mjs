@@ -2,8 +2,9 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { toCsv } from '../../web/js/chart/figure.js';
+import { paintFigure, sizeOf, toCsv } from '../../web/js/chart/figure.js';
 import { diverging, sequential } from '../../web/js/chart/colours.js';
+import { svgPainter } from '../../web/js/chart/painters.js';
 import { fieldFigure, fieldPlace, fieldSays, placeOf, rangeOf, thinned } from '../../web/js/run/field_figures.js';
 
 const axes = { rows: { name: 't', low: 0, high: 1 }, columns: { name: 'x', low: 0, high: 6 } };
@@ -30,6 +31,24 @@ test('test_field_colours_follow_one_range_for_several_maps', () => {
     assert.equal(figure.cells.colour(2, 3), diverging(11 / 20, 'light'));
     assert.equal(fieldFigure({ ...map, values: map.values.map(Math.abs) }, axes, { ...how, range: { low: 0 } }).cells.colour(2, 3), sequential(1, 'light'));
     assert.match(fieldSays(map, axes, 'u at step 5'), /^u at step 5: 3 times by 4 places, from −6 to 11; the largest at x = 6, t = 1\.$/);
+});
+
+test('test_field_that_is_not_finite_has_a_colour_of_its_own_and_a_sentence', () => {
+    const all = { ...map, values: new Float32Array(12).fill(NaN) }, some = { ...map, values: [0, NaN, Infinity, 3, 4, 5, 6, 7, -Infinity, 9, 10, 11] };
+    for (const theme of /** @type {const} */ (['light', 'dark'])) {
+        const none = fieldFigure(all, axes, { ...how, theme, range: { low: -1, high: 1 } }), part = fieldFigure(some, axes, { ...how, theme }), grey = none.cells.colour(0, 0);
+        assert.match(grey, /^#[0-9a-f]{6}$/);
+        for (const t of [-1, -.5, 0, .5, 1])
+            assert.ok(![diverging(t, theme), sequential(Math.abs(t), theme)].includes(grey));
+        assert.deepEqual([part.cells.colour(0, 1), part.cells.colour(0, 2), part.cells.colour(2, 0)], [grey, grey, grey]);
+        assert.equal(part.cells.colour(2, 3), sequential(1, theme));
+        assert.deepEqual([none.key.without, part.key.without, fieldFigure(map, axes, { ...how, theme }).key.without], [grey, grey, null]);
+        const svg = svgPainter(...sizeOf(part), 'Inter');
+        paintFigure(part, svg, { text: '#000000', muted: '#555555', grid: '#dddddd', surface: '#ffffff' });
+        assert.match(svg.done(), />not finite</);
+    }
+    assert.equal(fieldSays(all, axes, 'u at step 8'), 'u at step 8: 3 times by 4 places; no value is finite.');
+    assert.equal(fieldSays(some, axes, 'u at step 8'), 'u at step 8: 3 times by 4 places, from 0 to 11; the largest at x = 6, t = 1; 3 of 12 values not finite.');
 });
 
 test('test_field_of_many_points_is_thinned_with_its_ends', () => {

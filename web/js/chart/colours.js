@@ -14,6 +14,9 @@ const upward = {
     dark: [[28, 28, 32], [22, 64, 92], [18, 118, 138], [92, 190, 168], [226, 246, 200]],
 };
 
+/** Of a number that is not finite: a grey between both ends of each scale. @type {Record<'light' | 'dark', string>} */
+const without = { light: '#b4b4b6', dark: '#68686c' };
+
 /**
  * @param {Rgb[]} stops
  * @param {number} t 0 .. 1
@@ -32,26 +35,29 @@ const css = c => `#${c.map(v => v.toString(16).padStart(2, '0')).join('')}`;
  * @param {number} t
  * @param {'light' | 'dark'} theme
  */
-export const diverging = (t, theme) => css(along(t < 0 ? around[theme].below : around[theme].above, Math.abs(t)));
+export const diverging = (t, theme) => Number.isNaN(t) ? without[theme] : css(along(t < 0 ? around[theme].below : around[theme].above, Math.abs(t)));
 
 /**
  * A colour for a number between 0 and 1.
  * @param {number} t
  * @param {'light' | 'dark'} theme
  */
-export const sequential = (t, theme) => css(along(upward[theme], t));
+export const sequential = (t, theme) => Number.isNaN(t) ? without[theme] : css(along(upward[theme], t));
 
 /**
- * The scale that numbers are coloured by: a diverging one where some are below 0, else a sequential one.
+ * The scale that numbers are coloured by: a diverging one where some are below 0, else a sequential one. Numbers that are not finite
+ * have one colour, `without`, which is null if there are none.
  * @param {ArrayLike<number>} values
  * @param {{low?: number, high?: number}} [range] instead of the numbers' own
- * @returns {{low: number, high: number, signed: boolean, share: (v: number) => number, colour: (v: number, theme: 'light' | 'dark') => string}}
+ * @returns {{low: number, high: number, signed: boolean, share: (v: number) => number, colour: (v: number, theme: 'light' | 'dark') => string, without: (theme: 'light' | 'dark') => string | null}}
  */
 export function scaleOf(values, range = {}) {
-    let low = Infinity, high = -Infinity;
+    let low = Infinity, high = -Infinity, some = false;
     for (let i = 0; i < values.length; i++) {
-        if (!Number.isFinite(values[i]))
+        if (!Number.isFinite(values[i])) {
+            some = true;
             continue;
+        }
         low = Math.min(low, values[i]);
         high = Math.max(high, values[i]);
     }
@@ -63,5 +69,6 @@ export function scaleOf(values, range = {}) {
     if (!signed)
         low = 0;
     const share = (/** @type {number} */ v) => (signed ? v / most : v / (high || 1));
-    return { low: signed ? -most : 0, high: signed ? most : high || 1, signed, share, colour: (v, theme) => (signed ? diverging : sequential)(share(v), theme) };
+    return { low: signed ? -most : 0, high: signed ? most : high || 1, signed, share,
+        colour: (v, theme) => (signed ? diverging : sequential)(Number.isFinite(v) ? share(v) : NaN, theme), without: theme => (some ? without[theme] : null) };
 }

@@ -38,7 +38,7 @@
 /** @typedef {{from: number, to: number, share: number, ink: string, alpha?: number}} Bar from the foot of the plot up to a share of its height */
 
 /** Legend of a colour scale, next to the plot. @typedef {{title: string, low: number, high: number, log?: boolean, colour: (v:
- * number) => string, ticks: {at: number, word: string}[], rule?: number}} Key */
+ * number) => string, ticks: {at: number, word: string}[], rule?: number, without?: string | null}} Key `without`: the colour of numbers that are not finite, if there are any */
 
 /**
  * @typedef {object} Figure
@@ -243,6 +243,10 @@ function paintKey(key, painter, ink, { left, top, bottom }) {
         painter.text(left + 17, at(share(v)) + 4, word, { size: 11, ink: ink.muted });
     if (key.rule !== undefined && key.rule >= key.low && key.rule <= key.high)
         painter.path([[left - 3, at(share(key.rule))], [left + 15, at(share(key.rule))]], { stroke: ink.text, width: 2 });
+    if (key.without) { // below the scale
+        painter.boxes([[left, bottom + 16, 12, 12]], key.without);
+        painter.text(left + 17, bottom + 26, 'not finite', { size: 11, ink: ink.muted });
+    }
     painter.text(left + 66, top - 6, key.title, { size: 11, ink: ink.muted, anchor: 'end' });
 }
 

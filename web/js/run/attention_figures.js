@@ -33,20 +33,24 @@ export function withoutLead(m, lead) {
 }
 
 /**
- * Least, largest, share below 0, and where the largest by size stands.
+ * Of the numbers that are finite: least, largest, share below 0, and where the largest by size stands. `without`: how many are not.
  * @param {Matrix} m
  */
 export function summary(m) {
-    let low = Infinity, high = -Infinity, below = 0, at = 0;
+    let low = Infinity, high = -Infinity, below = 0, at = -1, without = 0;
     for (let i = 0; i < m.values.length; i++) {
         const v = m.values[i];
+        if (!Number.isFinite(v)) {
+            without++;
+            continue;
+        }
         low = Math.min(low, v);
         high = Math.max(high, v);
         below += v < 0 ? 1 : 0;
-        if (Math.abs(v) > Math.abs(m.values[at]))
+        if (at < 0 || Math.abs(v) > Math.abs(m.values[at]))
             at = i;
     }
-    return { low, high, below: below / m.values.length, row: Math.floor(at / m.columns), column: at % m.columns };
+    return { low, high, below: below / (m.values.length - without || 1), row: Math.floor(at / m.columns), column: at % m.columns, without };
 }
 
 /** What a matrix is between, of its meta: of tokens it says where they lie. @typedef {{grid?: [number, number], lead?: number, between?: 'class' | 'channels' | 'landmarks'}} Between */
@@ -81,7 +85,7 @@ const tokenTicks = (n, width) => linearTicks(0, n, Math.max(2, Math.min(n < 20 ?
  * @param {string} title
  */
 const keyOf = (scale, theme, title) => ({ title, low: scale.low, high: scale.high, colour: (/** @type {number} */ v) => scale.colour(v, theme),
-    ticks: tickMarks(linearTicks(scale.low, scale.high, 5), word) });
+    ticks: tickMarks(linearTicks(scale.low, scale.high, 5), word), without: scale.without(theme) });
 
 /** Rows of a CSV for a matrix: one a cell. @param {Matrix} m @param {[string, string, string]} names @param {[number, number]} [from] */
 const cellRows = (m, names, from = [1, 1]) => [names, ...Array.from({ length: m.rows * m.columns }, (_, i) => [String(Math.floor(i / m.columns) + from[0]), String(i % m.columns + from[1]), String(m.values[i])])];
@@ -113,7 +117,10 @@ export function mapFigure(m, { title, width, theme, range, between }) {
 export function mapSays(m, what, meta, bare) {
     const s = summary(m);
     const of = meta.between === 'channels' ? ['channels of Q', 'channels of K'] : meta.between === 'landmarks' ? ['landmarks', 'landmarks'] : [m.rows === 1 ? 'query' : 'queries', 'keys'];
-    return `${what}: ${m.rows} ${of[0]} by ${m.columns} ${of[1]}, from ${word(s.low)} to ${word(s.high)}${s.below > 0 ? `, ${Math.round(s.below * 100)} % below 0` : ''}; the largest by size at query ${tokenName(s.row, meta, bare, true)}, key ${tokenName(s.column, meta, bare)}.`;
+    const size = `${what}: ${m.rows} ${of[0]} by ${m.columns} ${of[1]}`;
+    if (s.without === m.values.length)
+        return `${size}; no weight is finite.`;
+    return `${size}, from ${word(s.low)} to ${word(s.high)}${s.below > 0 ? `, ${Math.round(s.below * 100)} % below 0` : ''}; the largest by size at query ${tokenName(s.row, meta, bare, true)}, key ${tokenName(s.column, meta, bare)}${s.without ? `; ${s.without} of ${m.values.length} weights not finite` : ''}.`;
 }
 
 /**
@@ -136,7 +143,7 @@ export function displacementFigure(m, from, { title, width, theme, ink, causal }
         };
     }
     const points = Array.from({ length: m.columns }, (_, i) => /** @type {[number, number]} */ ([from[1] + i, m.values[i]])).filter(([at]) => !causal || at <= 0);
-    const high = Math.max(...points.map(([, v]) => v), 1e-30);
+    const high = Math.max(...points.map(([, v]) => v).filter(Number.isFinite), 1e-30);
     return {
         title, width, height: 240,
         x: { title: 'place of the key less that of the query', low: points[0][0], high: Math.max(points[points.length - 1][0], points[0][0] + 1), ticks: fittingTicks(points[0][0], points[points.length - 1][0], 6, width - 82, word) },
@@ -152,12 +159,14 @@ export function displacementFigure(m, from, { title, width, theme, ink, causal }
  */
 export function displacementSays(m, from) {
     const s = summary(m), down = s.row + from[0], right = s.column + from[1];
+    if (s.without === m.values.length)
+        return 'No mean weight is finite.';
     if (m.rows === 1)
         return `Most weight lies on keys ${right === 0 ? 'at the query’s own place' : `${Math.abs(right)} ${right < 0 ? 'before' : 'after'} the query`}: ${word(m.values[s.column])} on average.`;
     const mean = (/** @type {(row: number, column: number) => boolean} */ takes) => {
         let sum = 0, n = 0;
         for (let i = 0; i < m.values.length; i++)
-            if (takes(Math.floor(i / m.columns) + from[0], i % m.columns + from[1])) {
+            if (Number.isFinite(m.values[i]) && takes(Math.floor(i / m.columns) + from[0], i % m.columns + from[1])) {
                 sum += m.values[i];
                 n++;
             }

@@ -64,7 +64,7 @@ export function fieldFigure(m, axes, { title, name, width, theme, range }) {
         x: { title: axes.columns.name, low: 0, high: m.columns, ticks: marks(axes.columns, m.columns) },
         y: { title: axes.rows.name, low: m.rows, high: 0, ticks: marks(axes.rows, m.rows) },
         lines: [], cells: { rows: m.rows, columns: m.columns, colour: (row, column) => scale.colour(m.values[row * m.columns + column], theme) },
-        key: { title: '', low: scale.low, high: scale.high, colour: v => scale.colour(v, theme), ticks: linearTicks(scale.low, scale.high, 5).map(at => ({ at, word: word(at) })) },
+        key: { title: '', low: scale.low, high: scale.high, colour: v => scale.colour(v, theme), ticks: linearTicks(scale.low, scale.high, 5).map(at => ({ at, word: word(at) })), without: scale.without(theme) },
         rows: [[axes.rows.name, axes.columns.name, name], ...Array.from({ length: m.rows * m.columns }, (_, i) => [placeOf(axes.rows, Math.floor(i / m.columns), m.rows), placeOf(axes.columns, i % m.columns, m.columns), m.values[i]].map(String))],
     };
 }
@@ -75,8 +75,11 @@ export function fieldFigure(m, axes, { title, name, width, theme, range }) {
  * @param {string} what "The solution at step 500"
  */
 export function fieldSays(m, axes, what) {
-    const { low, high } = rangeOf([m]), at = Array.from(m.values).findIndex(v => v === high);
-    return `${what}: ${m.rows} times by ${m.columns} places, from ${word(low)} to ${word(high)}; the largest at ${fieldPlace(m, axes, Math.floor(at / m.columns), at % m.columns)}.`;
+    const all = Array.from(m.values), finite = all.filter(Number.isFinite).length, size = `${what}: ${m.rows} times by ${m.columns} places`;
+    if (finite === 0)
+        return `${size}; no value is finite.`;
+    const { low, high } = rangeOf([m]), at = all.indexOf(high);
+    return `${size}, from ${word(low)} to ${word(high)}; the largest at ${fieldPlace(m, axes, Math.floor(at / m.columns), at % m.columns)}${finite < all.length ? `; ${all.length - finite} of ${all.length} values not finite` : ''}.`;
 }
 
 /** "x = 3.14, t = 0.5". @param {Matrix} m @param {Axes} axes @param {number} row @param {number} column */

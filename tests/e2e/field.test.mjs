@@ -84,6 +84,20 @@ describe('field', { skip }, () => {
         await browser.close(page);
     });
 
+    test('test_e2e_field_does_not_ask_for_a_blank_value', async () => {
+        const page = await browser.open(`${daemon.url}/#/models/reaction?x=abc&t=2`);
+        let asked = 0;
+        page.on('request', request => { asked += /infer$/.test(request.url()) && JSON.parse(request.postData() ?? '{}').inputs[0].shape[0] === 1 ? 1 : 0; });
+        await drawn(card(page, 'u over the domain'));
+        await page.getByRole('button', { name: 'Ask for u' }).click();
+        assert.equal(await page.locator('.verdict').textContent(), '');
+        await page.getByLabel('x', { exact: true }).fill('1');
+        await page.getByRole('button', { name: 'Ask for u' }).click();
+        await page.locator('.verdict', { hasText: 'u(1, 2) = ' }).waitFor();
+        assert.equal(asked, 1);
+        await browser.close(page);
+    });
+
     test('test_e2e_field_answers_at_points_and_warns_outside', async () => {
         const page = await browser.open(`${daemon.url}/#/models/reaction`), map = card(page, 'u over the domain');
         await drawn(map);

@@ -49,6 +49,8 @@ export function fieldBox(model, version, signal, context) {
 
     async function askOne() {
         running?.abort();
+        if (!form.checkValidity()) // a blank value is not 0
+            return;
         const mine = new AbortController();
         running = mine;
         context.setQuery({ x: x.value, t: t.value });

@@ -263,11 +263,29 @@ static bool refuse_value(struct job_report *report, const char *section, const c
     }
     snprintf(place, sizeof place, "#/%.60s%s%.60s", section, key ? "/" : "", key ? key : "");
     if (key)
-        job_report_error(report, place, "is fixed by the checkpoint to %.200s", b.data);
+        job_report_error(report, place, "is fixed by the checkpoint to %.200s: omit it", b.data);
     else
         job_report_error(report, place, "comes from the checkpoint's run: omit it");
     pd_buf_done(&b);
     return true;
+}
+
+static const struct job_dataset_info *dataset_of(const json_t *name)
+{
+    for (unsigned i = 0; json_is_string(name) && i < job_names_dataset.count; i++)
+        if (!strcmp(job_names_dataset.names[i], json_string_value(name)))
+            return job_dataset_info((enum job_dataset)i);
+    return NULL;
+}
+
+/* The loss of an equation, and the limits of its domain, are part of the network's graph. */
+static void check_equation(const json_t *had, const json_t *asked, struct job_report *report)
+{
+    const struct job_dataset_info *from = dataset_of(had), *to = dataset_of(asked);
+
+    if (from && to && from != to && (from->equation > 0 || to->equation > 0))
+        job_report_error(report, "#/data/dataset", "a network of %s cannot be scored on %s: omit data",
+                         from->name, to->name);
 }
 
 /* What the document says of the data over what the run had: another data set starts from its own defaults. */
@@ -284,6 +302,8 @@ static bool fold_data(json_t *doc, json_t *run, struct job_report *report)
     }
     if (ok) /* what the run was scored on is not scored again unasked */
         json_object_del(data, "eval");
+    if (ok)
+        check_equation(json_object_get(data, "dataset"), dataset, report);
     if (ok && dataset && !json_equal(dataset, json_object_get(data, "dataset"))) {
         json_object_del(data, "path");
         json_object_del(data, "split");

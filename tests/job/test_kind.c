@@ -252,18 +252,27 @@ static enum pd_err fold(const char *document, const char *of_run, struct pd_buf 
     return job_checkpoint_fold(document, strlen(document), &found, ret, report);
 }
 
-static void folds_not(const char *document, const char *pointer, const char *words)
+#define WAVE                                                                                                 \
+    "{\"model\":{\"preset\":\"pinn_micro\"},\"attention\":{\"activation\":\"poly\"},\"data\":{\"dataset\":"  \
+    "\"pde_wave\"},\"train\":{\"steps\":2}}"
+
+static void folds_not_of(const char *of_run, const char *document, const char *pointer, const char *words)
 {
     struct job_report report;
     struct pd_buf out;
 
     pd_buf_init(&out, 0);
     job_report_init(&report);
-    assert_int_equal(fold(document, VIT, &out, &report), PD_ERR_INVALID);
+    assert_int_equal(fold(document, of_run, &out, &report), PD_ERR_INVALID);
     if (!told(report.errors, report.error_count, pointer, words))
         fail_msg("%s: expected %s: %s", document, pointer, words);
     job_report_done(&report);
     pd_buf_done(&out);
+}
+
+static void folds_not(const char *document, const char *pointer, const char *words)
+{
+    folds_not_of(VIT, document, pointer, words);
 }
 
 /* The resolved document of the complete one; and that again is the same. */
@@ -351,6 +360,24 @@ static void test_what_the_checkpoint_says_cannot_be_changed(void **state)
               "is fixed by the checkpoint to \"bytes\"");
 }
 
+static void test_an_equation_is_scored_on_itself_alone(void **state)
+{
+    (void)state;
+    folds_not_of(WAVE, "{\"kind\":\"evaluate\",\"run\":\"12\",\"data\":{\"dataset\":\"pde_reaction\"}}",
+                 "#/data/dataset", "a network of pde_wave cannot be scored on pde_reaction: omit data");
+    folds_not_of(WAVE, "{\"kind\":\"evaluate\",\"model\":\"w:1\",\"data\":{\"dataset\":\"digits_gen\"}}",
+                 "#/data/dataset", "a network of pde_wave cannot be scored on digits_gen: omit data");
+    folds_not("{\"kind\":\"evaluate\",\"run\":\"12\",\"data\":{\"dataset\":\"pde_wave\"}}", "#/data/dataset",
+              "a network of mnist cannot be scored on pde_wave: omit data");
+    folds_not_of(WAVE,
+                 "{\"kind\":\"evaluate\",\"run\":\"12\",\"data\":{\"dataset\":\"pde_wave\","
+                 "\"pde\":{\"grid\":7}}}",
+                 "#/data/pde", "}: omit it");
+    json_decref(
+        folded("{\"kind\":\"evaluate\",\"run\":\"12\",\"split\":\"val\",\"data\":{\"dataset\":\"pde_wave\"}}",
+               WAVE));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -365,6 +392,7 @@ int main(void)
         cmocka_unit_test(test_a_checkpoint_is_named_by_version_or_by_run),
         cmocka_unit_test(test_the_complete_document_computes_what_the_run_did),
         cmocka_unit_test(test_what_the_checkpoint_says_cannot_be_changed),
+        cmocka_unit_test(test_an_equation_is_scored_on_itself_alone),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -374,6 +374,15 @@ static json_t *found_json(const struct job_found *f, json_t *split)
                      (json_int_t)f->step, "path", f->path, "sha256", f->sha256, "split", split);
 }
 
+/* An equation has no test part, so its default is the part val. */
+static bool put_split(json_t *place, const json_t *data)
+{
+    const struct job_dataset_info *set = dataset_of(json_object_get(data, "dataset"));
+
+    return json_object_get(place, "split") || !set || !(set->equation > 0) ||
+           json_object_set_new(place, "split", json_string("val")) == 0;
+}
+
 enum pd_err job_checkpoint_fold(const char *json, size_t len, const struct job_found *found,
                                 struct pd_buf *ret_json, struct job_report *report)
 {
@@ -393,7 +402,8 @@ enum pd_err job_checkpoint_fold(const char *json, size_t len, const struct job_f
     ok = doc && err == PD_OK && job_json_load(whole.data, whole.len, &run, NULL) == PD_OK;
     named = json_object_get(doc, "evaluate");
     place = ok ? found_json(found, json_object_get(named ? named : doc, "split")) : NULL;
-    ok = ok && place && (json_object_get(doc, "name") || put_name(doc, found)) &&
+    ok = ok && place && put_split(place, json_object_get(run, "data")) &&
+         (json_object_get(doc, "name") || put_name(doc, found)) &&
          inherit(doc, run, job_kind_info(kind)->inherits, named != NULL, report) &&
          fold_data(doc, run, report) && json_object_set(doc, "evaluate", place) == 0;
     for (size_t i = 0; ok && !named && i < 3; i++) {

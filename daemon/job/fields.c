@@ -168,7 +168,7 @@ const struct job_field job_fields[] = {
     {ROW("/evaluate/split", JOB_T_ENUM, config.evaluate.split), .names = &scored, DEF("\"test\""),
      FLAGS(ASIDE | FIXED),
      MEANS("part of the data to score; test is the data set's own test part or the part that data.split "
-           "reserves",
+           "reserves; an equation has none, so its default is val, the evaluation grid",
            "daemon/job/JOB.md#kinds")},
 
     /* Model */

@@ -378,6 +378,18 @@ static void test_an_equation_is_scored_on_itself_alone(void **state)
                WAVE));
 }
 
+static void test_an_equation_is_scored_on_its_evaluation_grid_by_default(void **state)
+{
+    json_t *v = folded("{\"kind\":\"evaluate\",\"run\":\"12\"}", WAVE);
+
+    (void)state;
+    assert_string_equal(text_at(v, "/evaluate/split"), "val");
+    json_decref(v);
+    v = folded("{\"kind\":\"evaluate\",\"run\":\"12\",\"split\":\"train\"}", WAVE);
+    assert_string_equal(text_at(v, "/evaluate/split"), "train");
+    json_decref(v);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -393,6 +405,7 @@ int main(void)
         cmocka_unit_test(test_the_complete_document_computes_what_the_run_did),
         cmocka_unit_test(test_what_the_checkpoint_says_cannot_be_changed),
         cmocka_unit_test(test_an_equation_is_scored_on_itself_alone),
+        cmocka_unit_test(test_an_equation_is_scored_on_its_evaluation_grid_by_default),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

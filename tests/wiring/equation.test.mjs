@@ -188,8 +188,8 @@ test('an evaluation leaves the solution, the exact one and the error as matrices
 test('/evaluate/split: the grid of training is scored as such, and solutions on two pairs of grids have an average', { timeout: 120000 }, async () => {
     const job = equationJob(), own = await rig.run(job), other = await rig.run(equationJob({ data: { pde: { grid: [5, 4], test_grid: [7, 3] } } }));
     const found = {};
-    for (const [split, test_grid] of [['val', job.data.pde.test_grid], ['train', job.data.pde.grid]]) {
-        const { run: id } = await rig.daemon.submit({ kind: 'evaluate', run: own.run.id, checkpoint: 2, split, resources: { device: 'cpu' } });
+    for (const [split, test_grid, asked] of [['val', job.data.pde.test_grid, {}], ['train', job.data.pde.grid, { split: 'train' }]]) { // val is the default
+        const { run: id } = await rig.daemon.submit({ kind: 'evaluate', run: own.run.id, checkpoint: 2, ...asked, resources: { device: 'cpu' } });
         await rig.daemon.reach(id, 'succeeded');
         for (const [key, want] of Object.entries(new Pinnsformer(own.checkpoints.get(2).tensors, { ...settingsOf(job), test_grid }).errors())) {
             const { series } = await rig.daemon.get(`/api/v1/runs/${id}/series?key=${key}/${split}`), got = series[0].data[0].mean;

@@ -93,13 +93,34 @@ static const struct job_network *network_of(const json_t *model)
     return network >= 0 ? job_network(network) : NULL;
 }
 
+/* No data set stands for every equation: the network of each computes another function. Returns the first. */
+static const char *equation_missing(const char *network, struct job_report *report)
+{
+    const char *first = NULL;
+    struct pd_buf names;
+
+    pd_buf_init(&names, 0);
+    for (unsigned i = 0; i < job_names_dataset.count; i++)
+        if (job_dataset_info((enum job_dataset)i)->equation > 0) {
+            pd_buf_printf(&names, "%s%s", first ? ", " : "", job_names_dataset.names[i]);
+            first = first ? first : job_names_dataset.names[i];
+        }
+    job_report_error(report, "#/data/dataset",
+                     "is needed: the equation that the %s solves. Set data.dataset of description, next to "
+                     "preset or model, to one of %s",
+                     network, pd_buf_err(&names) == PD_OK ? names.data : "");
+    pd_buf_done(&names);
+    return first;
+}
+
 /* Data of which no sample is read: without a data set named, those that polyd makes itself. */
-static bool put_data(json_t *doc, const char *tokenizer)
+static bool put_data(json_t *doc, const char *tokenizer, struct job_report *report)
 {
     const struct job_dataset_info *set;
     json_t *data = json_object_get(doc, "data");
     const struct job_network *net = network_of(json_object_get(doc, "model"));
     const bool text = net && net->reads == JOB_READS_TEXT, classes = net && net->landmarks;
+    const bool named = json_object_get(data, "dataset") != NULL;
     char path[80];
     bool ok = true;
 
@@ -107,7 +128,9 @@ static bool put_data(json_t *doc, const char *tokenizer)
         data = json_object();
         ok = data && json_object_set_new(doc, "data", data) == 0;
     }
-    if (ok && !json_object_get(data, "dataset"))
+    if (ok && !named && net && net->equations)
+        ok = json_object_set_new(data, "dataset", json_string(equation_missing(net->name, report))) == 0;
+    else if (ok && !named)
         ok = json_object_set_new(data, "dataset",
                                  json_string(!text       ? "digits_gen"
                                              : classes   ? (tokenizer ? "text_labels" : "listops_gen")
@@ -176,7 +199,7 @@ static json_t *job_of(const json_t *description, const char *tokenizer, struct j
     if (ok && preset && json_is_object(model))
         ok = json_object_set(model, "preset", preset) == 0;
     if (ok && json_is_object(model))
-        ok = put_data(doc, tokenizer) && put_teacher(doc);
+        ok = put_data(doc, tokenizer, report) && put_teacher(doc);
     if (ok)
         return doc;
     json_decref(doc);

@@ -286,6 +286,12 @@ test('what is not whole or lies about itself is refused, and nothing of it stays
     assert.equal(folder('models').length, kept.length + 1);
     assert.match((await upload('plain', bytes)).json.detail, /set preset or description/);
     assert.match((await upload('plain', bytes, { query: { preset: 'vit_huge' } })).json.detail, /preset/);
+    // Nothing in a file says which equation its network solves.
+    const needs = /data\/dataset: is needed: the equation that the pinnsformer solves\. Set data\.dataset of description, next to preset or model, to one of pde_convection, pde_reaction, pde_wave$/;
+    for (const more of [{ query: { preset: 'pinn_micro' } }, { query: { preset: 'pinnsformer' } }, { description: { preset: 'pinn_micro', data: { context: 5 } } }])
+        assert.match((await upload('plain', bytes, more)).json.detail, needs);
+    const equation = await upload('plain', bytes, { description: { preset: 'pinn_micro', data: { dataset: 'pde_wave' } } });
+    assert.match(equation.json.detail, /'linear_emb\.weight' is missing/); // of this file
     assert.equal((await upload('plain', bytes, { query: { colour: 'red' } })).status, 400);
     assert.equal((await upload('.plain', bytes, { description: describe(config) })).status, 422);
     assert.equal((await host.post('/api/v1/models/plain/versions', { path: 'models/../x', description: describe(config) })).status, 422);

@@ -263,6 +263,19 @@ test('a solution is served: u at points, a warning outside the domain, weights o
     assert.equal(run.outcome, 'succeeded');
 });
 
+test('a solution in double is served in f32', async () => {
+    const job = equationJob({ register: 'double', train: { steps: 2, optimizer: { lr: 0.02 } } }), { checkpoints, series } = await rig.run(job);
+    await until('the version', () => rig.daemon.get('/api/v1/models/double/versions/1'));
+    await rig.daemon.post('/api/v1/models/double/versions/1/load');
+    const [best] = [...series.get('rmae/val')].reduce((a, b) => (b[1] < a[1] ? b : a)), { tensors } = checkpoints.get(best), net = new Pinnsformer(tensors, settingsOf(job));
+    assert.ok([...tensors.values()].some(({ data }) => data.some(v => Math.fround(v) !== v)), 'f32 holds the weights exactly');
+    const list = [[0, 0], [1, 0.25], [3.5, 0.5], [6, 1]], u = (await infer('double', points(list))).outputs[0].data;
+    list.forEach(([x, t], i) => {
+        const want = net.u(Array.from({ length: job.model.context }, () => Math.fround(x)), Array.from({ length: job.model.context }, (_, k) => Math.fround(t) + k * job.data.pde.step))[0];
+        assert.ok(Math.abs(u[i] - want) < 2e-5 && u[i] !== want, `point ${i}: ${u[i]}, reference ${want}`);
+    });
+});
+
 async function upload(model, bytes, description) {
     const query = description ? `?${new URLSearchParams({ description: JSON.stringify(description) })}` : '';
     const reply = await fetch(`${rig.daemon.url}/api/v1/models/${model}/versions${query}`, { method: 'POST', headers: { 'Content-Type': 'application/octet-stream' }, body: bytes });

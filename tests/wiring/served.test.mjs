@@ -1,6 +1,6 @@
 // What a served model answers, recomputed: a job trains, the checkpoint that is best by its own validation becomes a model,
 // and classes, probabilities, log-probabilities and sampled texts must be those of the formulas for that file's weights
-// (fields.test.mjs holds the weights themselves). Models are served in f32, so these jobs train in it.
+// (fields.test.mjs holds the weights themselves). Models are served in f32; of each kind some jobs train in f32 and some in f64.
 import assert from 'node:assert/strict';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
@@ -17,8 +17,8 @@ before(async () => { rig = await Rig.start(); });
 after(() => rig?.stop());
 
 /** Trains, registers the best checkpoint, loads it; gives the weights that must answer. `like`: a job of the same network whose data the reference reads. */
-async function served(name, job, averaged = false, like = job) {
-    const got = await rig.run(merge(job, { register: name, train: { precision: 'fp32' } }));
+async function served(name, job, { averaged = false, like = job, precision = 'fp32' } = {}) {
+    const got = await rig.run(merge(job, { register: name, train: { precision } }));
     const key = averaged ? 'acc/val_ema' : got.series.has('acc/val') ? 'acc/val' : 'loss/val', points = [...got.series.get(key)];
     const better = key === 'loss/val' ? (a, b) => a < b : (a, b) => a > b;
     const [step] = points.reduce((best, point) => better(point[1], best[1]) ? point : best);
@@ -62,7 +62,7 @@ const classifiers = {
     'noise of training, which an answer must not have': imageJob({ train: { steps: 9, eval_every: 1, dropout: 0.5, drop_path: 0.5, optimizer: { lr: 0.1 } }, attention: { dropout: 0.5 } }),
 };
 Object.entries(classifiers).forEach(([what, job], i) => test(`a classifier answers with its formulas: ${what}`, async () => {
-    const model = await served(`pictures${i}`, job), shape = [VAL, 1, SIDE, SIDE];
+    const model = await served(`pictures${i}`, job, { precision: i % 4 ? 'fp64' : 'fp32' }), shape = [VAL, 1, SIDE, SIDE];
     const all = Array.from({ length: VAL }, (_, k) => pixels(TRAIN + k));
     const expected = all.map(image => classify(model, Array.from(image, x => normal(x, 255))));
     const bytes = await infer(`pictures${i}`, { name: 'image', datatype: 'UINT8', shape, data: all.flatMap(image => [...image]) });
@@ -79,7 +79,7 @@ test('averaged weights answer where the job says so, and the weights themselves 
     const job = serve => imageJob({ train: { ema: 0.9, ...serve ? { ema_serve: true } : {}, steps: 6, eval_every: 3, optimizer: { lr: 0.1 } } });
     const image = Array.from(pixels(TRAIN), x => normal(x, 255));
     for (const averaged of [true, false]) {
-        const name = averaged ? 'averaged' : 'plain', model = await served(name, job(averaged), averaged);
+        const name = averaged ? 'averaged' : 'plain', model = await served(name, job(averaged), { averaged, precision: averaged ? 'fp64' : 'fp32' });
         const reply = await infer(name, { name: 'image', datatype: 'UINT8', shape: [1, 1, SIDE, SIDE], data: [...pixels(TRAIN)] });
         allNear(output(reply, 'logits'), classify(model, image), name);
     }
@@ -91,7 +91,7 @@ const labellers = {
         attention: { activation: 'poly', scale: 'learned' }, train: { steps: 6, optimizer: { lr: 0.05 } } }),
 };
 Object.entries(labellers).forEach(([what, job], i) => test(`a classifier of texts answers with its formulas: ${what}`, { timeout: 120000 }, async () => {
-    const name = `labels${i}`, model = await served(name, job), { names, vocabulary } = rig.feed(job), most = job.data.context ?? job.model.context;
+    const name = `labels${i}`, model = await served(name, job, { precision: i ? 'fp64' : 'fp32' }), { names, vocabulary } = rig.feed(job), most = job.data.context ?? job.model.context;
     const texts = ['abc', '', 'gfedcba', 'a', 'abcdef', 'fade', 'bed', 'cab', 'abcdefg'];
     // Of a text alone: what stands behind its last token cannot matter.
     const tokens = text => text ? [...text].map(c => vocabulary.findIndex(b => b.equals(Buffer.from(c)))).slice(0, most) : [0];
@@ -112,7 +112,7 @@ const solvers = {
     'x cubed, a class token, more landmarks': nystromJob({ attention: { activation: 'poly', scale: 'learned' }, model: { pool: 'cls', landmarks: 4 }, train: { steps: 6, optimizer: { lr: 0.05 } } }),
 };
 Object.entries(solvers).forEach(([what, job], i) => test(`a classifier of sequences answers with its formulas: ${what}`, { timeout: 120000 }, async () => {
-    const name = `sequences${i}`, model = await served(name, job), { names, vocabulary } = rig.feed(job), { context } = job.model;
+    const name = `sequences${i}`, model = await served(name, job, { precision: i ? 'fp64' : 'fp32' }), { names, vocabulary } = rig.feed(job), { context } = job.model;
     const texts = ['[MAX 1 2 ]', '[SM 9 [MIN 4 5 ] 3 ]', '7', '[MED 1 2 3 4 5 6 7 8 9 0 ]'];
     const tokens = text => text.split(' ').map(word => vocabulary.findIndex(b => b.equals(Buffer.from(`${word} `))));
     const expected = texts.map(text => classify(model, { tokens: Array.from({ length: context }, (_, k) => tokens(text)[k] ?? 0), last: tokens(text).length - 1 }));
@@ -137,7 +137,7 @@ test('/data/dataset: an expression of ListOps is served as it was read from the 
     const rows = Array.from({ length: 100 }, (_, i) => `( ( ( [M${['AX', 'IN'][i % 2]} ${i % 7} ) ${i % 10} ) ] )\t${i % 10}\n`);
     writeFileSync(path.join(rig.folder, 'expressions.tsv'), `Source\tTarget\n${rows.join('')}`);
     const like = nystromJob(), job = nystromJob({ data: { dataset: 'listops', path: 'tests/expressions.tsv', split: { rule: 'count', train: 80, val: 7, test: undefined } }, train: { steps: 1 } });
-    await rawExpressions('expressions', { ...await served('expressions', job, false, like), vocabulary: rig.feed(like).vocabulary, context: job.model.context });
+    await rawExpressions('expressions', { ...await served('expressions', job, { like }), vocabulary: rig.feed(like).vocabulary, context: job.model.context });
 });
 
 test('of a long text a network with landmarks reads what it read in training', { timeout: 120000 }, async () => {
@@ -193,7 +193,7 @@ const writers = {
     'x cubed by rows': textJob({ attention: { activation: 'poly', n_for_scale: 'row' }, model: { bias: false, context: 14 }, train: { steps: 25, batch: 6, eval_every: 1, optimizer: { lr: 0.2 }, schedule: { name: 'constant' } }, diagnostics: { every: 0 } }),
 };
 Object.entries(writers).forEach(([what, job], i) => test(`a language model answers with its formulas: ${what}`, { timeout: 120000 }, async () => {
-    const model = await served(`text${i}`, job), prompt = 'abcd';
+    const model = await served(`text${i}`, job, { precision: i === 1 || i === 2 ? 'fp64' : 'fp32' }), prompt = 'abcd';
     const scored = await rig.daemon.post('/v1/completions', { model: `text${i}`, prompt, max_tokens: 0, echo: true, logprobs: 3 });
     const rows = predict(model, ids(prompt)).map(logSoftmax), { token_logprobs, top_logprobs } = scored.choices[0].logprobs;
     assert.equal(token_logprobs[0], null);

@@ -47,7 +47,7 @@ test('/model/arch: a deit with a learned scale, in parts, with noise of its own 
     return holds(student({}, more), student({}, merge(more, { attention: { n_for_scale: 'patches' } })));
 });
 test('a student is evaluated and served by the mean of its heads, without its teacher', async () => {
-    const job = student({}, { train: { steps: 4, precision: 'fp32', eval_every: 4 } }), got = await rig.run(merge(job, { register: 'pupil' }));
+    const job = student({}, { train: { steps: 4, precision: 'fp64', eval_every: 4 } }), got = await rig.run(merge(job, { register: 'pupil' }));
     const { run: id } = await rig.daemon.submit({ kind: 'evaluate', run: got.run.id, checkpoint: 'last', split: 'val' });
     await rig.daemon.reach(id, 'succeeded');
     const { series } = await rig.daemon.get(`/api/v1/runs/${id}/series?key=loss/val`);

@@ -192,8 +192,6 @@ static enum pd_err open_graphs(struct serve *s, struct pd_why *why)
     size_t input_bytes;
     enum pd_err err;
 
-    if (spec->dtype != PK_F32)
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "only models of element type f32 are served");
     s->info.channels = spec->channels;
     s->info.height = spec->image_h;
     s->info.width = spec->image_w;

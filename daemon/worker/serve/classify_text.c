@@ -35,8 +35,6 @@ static enum pd_err open_graphs(struct serve *s, struct pd_why *why)
     size_t *total = &s->memory.inputs_bytes;
     enum pd_err err;
 
-    if (model_spec(s->model)->dtype != PK_F32)
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "only models of element type f32 are served");
     s->ids = calloc(tokens + largest, sizeof *s->ids);
     if (!s->ids)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a batch of %zu texts", largest);

@@ -37,8 +37,6 @@ static enum pd_err open_graphs(struct serve *s, struct pd_why *why)
     void **inputs[] = {&s->input, &s->pos};
     enum pd_err err = PD_OK;
 
-    if (model_spec(s->model)->dtype != PK_F32)
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "only models of element type f32 are served");
     s->staging = calloc(2 * largest * sequence(s), sizeof *s->staging); /* x of all points, then t */
     if (!s->staging)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a batch of %zu points", largest);

@@ -441,8 +441,6 @@ static enum pd_err open_graphs(struct serve *s, struct pd_why *why)
     void **inputs[] = {&s->input, &s->pos, &s->position, &s->length, &s->pick};
     enum pd_err err = PD_OK;
 
-    if (spec->dtype != PK_F32)
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "only models of element type f32 are served");
     s->info.outputs = data_tokenizer_vocab(s->tokenizer);
     s->columns = spec->vocab; /* those beyond are padding: never chosen, never scored */
     s->info.context = spec->context;

@@ -162,10 +162,11 @@ static enum pd_err read_checkpoint(struct serve *s, const struct serve_options *
             err = pd_fail(why, PD_ERR_UNSUPPORTED, "this build cannot serve the task of checkpoint '%s'",
                           o->checkpoint);
     }
-    if (err == PD_OK && o->bf16_weights && s->info.kind->narrow && spec.dtype == PK_F32)
+    spec.dtype = PK_F32; /* parameters of a run in fp64 are rounded as they are read */
+    if (err == PD_OK && o->bf16_weights && s->info.kind->narrow)
         spec.weights = PK_BF16;
     /* A solution at points stays in f32, which is what it was trained in. */
-    if (err == PD_OK && o->cuda && spec.dtype == PK_F32 && !model_reads_points(&spec)) {
+    if (err == PD_OK && o->cuda && !model_reads_points(&spec)) {
         spec.mixed = true;
         spec.weights = PK_BF16; /* what products read, resident */
     }

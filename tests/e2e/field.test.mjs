@@ -66,6 +66,15 @@ describe('field', { skip }, () => {
         await browser.close(page);
     });
 
+    test('test_e2e_loss_of_an_equation_has_no_unit', async () => {
+        for (const at of [`runs/${run}`, `compare?runs=${run},${wave}`]) {
+            const page = await browser.open(`${daemon.url}/#/${at}`);
+            await page.locator('[data-panel^="loss"] h3').first().waitFor();
+            assert.equal(await page.locator('[data-panel^="loss"] .unit').count(), 0, at);
+            await browser.close(page);
+        }
+    });
+
     test('test_e2e_solution_stands_on_pages_of_equations_alone', async () => {
         const page = await browser.open(`${daemon.url}/#/runs/${other}`);
         await page.getByRole('tab', { name: 'Charts' }).waitFor();

@@ -308,6 +308,15 @@ test('test_metrics_panels_overlay_what_belongs_together_in_a_fixed_order', needs
     assert.ok(found[2].layered && !found[0].layered);
 });
 
+test('test_metrics_loss_of_an_equation_has_no_unit', needsPolyd, () => {
+    const unit = (keys, id = 'loss') => unitTitle(panels(keys).find(panel => panel.id === id).metric);
+    assert.equal(unit(['loss/train', 'loss/val', 'acc/val']), 'nats');
+    assert.equal(unit(['loss/train', 'loss/residual', 'loss/boundary']), '');
+    assert.equal(unit(['loss/val', 'rmae/val', 'attn/entropy/1']), '');
+    assert.equal(unit(['loss/val', 'rmae/val', 'attn/entropy/1'], 'attn/entropy'), 'nats');
+    assert.equal(describe('loss/val').unit, 'nats', 'the catalogue itself');
+});
+
 test('test_metrics_each_is_explained_in_a_sentence_with_its_source', needsPolyd, () => {
     assert.equal(new Set(metrics.map(metric => metric.key)).size, metrics.length);
     for (const metric of metrics) {

@@ -95,6 +95,9 @@ export function describe(base) {
  * @property {boolean} layered one series a layer (and head)
  */
 
+/** Whether some keys are those of an equation, whose loss is no cross-entropy and so no number of nats. @param {string[]} keys */
+const ofEquation = keys => keys.some(key => /^rmae\/|^loss\/residual$/.test(key));
+
 /**
  * The panels of a run page, in order: known ones as in the table above, then the rest by name.
  * @param {string[]} keys
@@ -102,10 +105,10 @@ export function describe(base) {
  */
 export function panels(keys) {
     /** @type {Map<string, Panel>} */
-    const found = new Map();
+    const found = new Map(), equation = ofEquation(keys);
     for (const key of keys.slice().sort(compareKeys)) {
-        const { base, layer } = parseKey(key);
-        const metric = describe(base);
+        const { base, layer } = parseKey(key), known = describe(base);
+        const metric = equation && known.panel === 'loss' ? { ...known, unit: null } : known;
         const id = metric.panel ?? base;
         const panel = found.get(id) ?? { id, title: metric.title, metric, keys: [], layered: false };
         panel.keys.push(key);

@@ -160,7 +160,7 @@ export function compareView(context) {
             else
                 // Lines are runs here: training and validation are charts of their own.
                 for (const key of panel.keys.slice().sort((a, b) => Number(/\/train$/.test(a)) - Number(/\/train$/.test(b))))
-                    flat.push({ ...panel, id: key, metric: describe(key), keys: [key], title: describe(key).panel ? `${panel.title}, ${seriesName(key)}` : panel.title });
+                    flat.push({ ...panel, id: key, metric: { ...describe(key), unit: panel.metric.unit }, keys: [key], title: describe(key).panel ? `${panel.title}, ${seriesName(key)}` : panel.title });
         }
         return flat;
     }

@@ -52,6 +52,9 @@ void job_check_equations(struct job_ctx *c)
            "must be 1: each step of an equation uses its whole grid at once");
     refuse(c, g->resources.slots > 1, "/resources/slots",
            "must be 1: each step of an equation uses its whole grid on one device");
+    refuse(c, g->data.dataset == JOB_DATASET_PDE_WAVE && g->data.test_grid[1] < 3, "/data/pde/test_grid",
+           "needs at least 3 points in x, the second number: pde_wave is 0 at both ends of x, and errors are "
+           "relative to it");
     refuse(c, g->norm.placement != JOB_NORM_S1, "/norm/placement", "must be S1: a pinnsformer has no norms");
     refuse(c, g->attention.qk_norm, "/attention/qk_norm", "must be false: a pinnsformer has no norms");
     refuse(c, g->attention.activation == JOB_ACTIVATION_SIMA, "/attention/activation",

@@ -464,7 +464,7 @@ const struct job_field job_fields[] = {
     {ROW("/data/pde/test_grid", JOB_T_INT_PAIR, config.data.test_grid), RANGE(2, 1024), DEF("101"),
      WITH(job_use_pinn),
      MEANS("points per axis of the evaluation grid, on which the solution is compared with the exact one; or "
-           "[points in t, points in x]",
+           "[points in t, points in x]. pde_wave, which is 0 at both ends of x, needs 3 points in x",
            "daemon/job/JOB.md#equations")},
     {ROW("/data/pde/step", JOB_T_NUMBER, config.data.pde_step), RANGE(0, 1), DEF("1e-4"), FLAGS(OPEN0),
      WITH(job_use_pinn),

@@ -18,6 +18,9 @@
     "{\"model\":\"t:1\",\"path\":\"runs/1/checkpoints/a\",\"sha256\":"                                       \
     "\"0123456789012345678901234567890123456789012345678901234567890123\"}"
 #define VIT "{\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1}}"
+#define WAVE                                                                                                 \
+    "{\"model\":{\"preset\":\"pinn_micro\"},\"attention\":{\"activation\":\"poly\"},\"data\":{\"dataset\":"  \
+    "\"pde_wave\"},\"train\":{\"steps\":2}}"
 /* Complete: as the daemon makes it of a document that names a checkpoint. */
 #define EVALUATE                                                                                             \
     "{\"kind\":\"evaluate\",\"evaluate\":{\"run\":\"12\",\"step\":30,\"path\":\"runs/12/checkpoints/"        \

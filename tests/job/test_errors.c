@@ -237,12 +237,22 @@ static void test_checks_of_several_fields(void **state)
         {VIT, "/train/optimizer/betas", "[0.9]", "#/train/optimizer/betas", "array of two numbers"},
         {VIT, "/model/patch", "[4]", "#/model/patch", "[rows, columns]"},
         {VIT, "/model/patch", "4.5", "#/model/patch", "[rows, columns]"},
+        {WAVE, "/data/pde", "{\"test_grid\":[40,2]}", "#/data/pde/test_grid",
+         "needs at least 3 points in x, the second number: pde_wave is 0 at both ends of x"},
+        {WAVE, "/data/pde", "{\"test_grid\":2}", "#/data/pde/test_grid", "needs at least 3 points in x"},
     };
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *doc = with(cases[i].doc, cases[i].set, cases[i].value);
         want_only(doc, cases[i].pointer, cases[i].what);
+        free(doc);
+    }
+    {
+        char *doc = with(WAVE, "/data/pde", "{\"test_grid\":[2,3]}");
+        struct parsed p = want_ok(doc);
+
+        done(&p);
         free(doc);
     }
     want_only(

@@ -252,10 +252,6 @@ static enum pd_err fold(const char *document, const char *of_run, struct pd_buf 
     return job_checkpoint_fold(document, strlen(document), &found, ret, report);
 }
 
-#define WAVE                                                                                                 \
-    "{\"model\":{\"preset\":\"pinn_micro\"},\"attention\":{\"activation\":\"poly\"},\"data\":{\"dataset\":"  \
-    "\"pde_wave\"},\"train\":{\"steps\":2}}"
-
 static void folds_not_of(const char *of_run, const char *document, const char *pointer, const char *words)
 {
     struct job_report report;

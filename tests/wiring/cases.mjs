@@ -174,6 +174,8 @@ export const cases = [
     ...each('/train/accumulation', [[imageJob({ train: { accumulation: 2, clip_norm: 0.5, label_smoothing: 0.1 } }), { inert: true }]]),
     ...each('/train/freeze', [[imageJob({ train: { freeze: 'patch_embed, blocks.0.attn', clip_norm: 0.5 } })], [textJob({ train: { freeze: 'transformer.w', ema: 0.6, accumulation: 2 } })],
         [poly({ scale: 'learned' }, { train: { freeze: 'blocks.1.attn.attn_scale,head', optimizer: { name: 'msgdw' } } })], [swinJob({ train: { freeze: 'layers.0' } })],
+        ...['patch_embed.proj.2', 'blocks.0.local_mp.bn.running_var', 'blocks.0.local_mp.bn.weight,blocks.1.local_mp.bn.num'].map(freeze => [xcitJob({ train: { freeze, ema: 0.8 } })]),
+        [polyXcit({}, { train: { freeze: 'patch_embed', accumulation: 2 } })], [xcitJob({ train: { freeze: 'blocks', batch: 4 }, resources: { slots: 2 } })],
         [imageJob({ train: { freeze: 'blocks', zero: 1 }, resources: { slots: 2 } })]].map(([job]) => [job])),
     ...each('/train/layer_decay', [[imageJob({ model: { depth: 3 }, train: { layer_decay: 0.5 } })], [textJob({ train: { layer_decay: 0.3, optimizer: { name: 'msgdw', weight_decay: 0.2 } } })],
         [polySwin({ scale: 'learned', scale_lr_mult: 2 }, { train: { layer_decay: 0.7 } })], [xcitJob({ train: { layer_decay: 0.5 } })],

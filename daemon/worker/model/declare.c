@@ -102,6 +102,13 @@ void net_buffer_update(struct net *n, const char *name, struct pk_val x, double 
         n->change[i] = (struct net_change){x, decay};
 }
 
+bool net_frozen(const struct net *n, const char *name)
+{
+    const size_t i = net_param_index(n->m, name);
+
+    return i < n->m->count && n->m->param[i].frozen;
+}
+
 struct pk_val net_rank_mean(struct net *n, struct pk_val x)
 {
     return n->ranks > 1 ? pk_scale(n->g, pk_all_reduce(n->g, x, -1), 1.0 / n->ranks) : x;

@@ -103,6 +103,8 @@ struct pk_val net_buffer(struct net *n, const char *name, struct pk_shape shape,
 /* Sets the buffer b to decay b + (1 - decay) x at the end of an applied training step; no effect in other graphs. x has
  * the buffer's shape, no gradient, and equal values on all ranks (net_rank_mean). */
 void net_buffer_update(struct net *n, const char *name, struct pk_val x, double decay);
+/* Whether training leaves the parameter or buffer of that name as it is (model_freeze). */
+bool net_frozen(const struct net *n, const char *name);
 /* The mean over ranks of x; x itself in a graph that does not train. */
 struct pk_val net_rank_mean(struct net *n, struct pk_val x);
 /* Index of the parameter in the table; model_param_count: there is none of that name. */

@@ -4,6 +4,7 @@ import { decays, initial, shapes } from './init.mjs';
 import { lesson, numbers } from './deit.mjs';
 import { network } from './networks.mjs';
 import { Tape } from './tape.mjs';
+import { frozenNorm } from './xcit.mjs';
 
 /** Straight lines from `begin` to `peak`, which the last step of the warm-up has, and to `end`, which the last step has. */
 function cycle(s, step, begin, peak, end) {
@@ -436,7 +437,7 @@ export function update(s, state, grads, lr, step) {
 function move(s, state, moments) {
     for (const p of shapes(s)) {
         const at = p.name.lastIndexOf('.'), { data } = state.params.get(p.name), average = state.ema?.get(p.name);
-        if (p.role !== 'buffer')
+        if (p.role !== 'buffer' || frozen(s, p.name) || frozenNorm(s, p.name.slice(0, at)))
             continue;
         if (p.name.slice(at + 1) === 'num_batches_tracked')
             data[0]++;
@@ -540,7 +541,7 @@ export function train(s, batches, begin = null) {
     boundary(0);
     while (step < s.steps && inRow < s.nonfiniteLimit && patient()) {
         const { loss, right, grads, moments } = gradient(s, params, batches.train(step), step);
-        for (const name of [...grads.keys()].filter(each => frozen(s, each)))
+        for (const name of [...grads.keys()].filter(each => buffers.has(each) || frozen(s, each)))
             grads.delete(name);
         const lr = rate(s, step), norm = normOf(grads);
         push('loss/train', ++step, loss);

@@ -10,6 +10,9 @@ const tokensOf = s => s.height / s.patch[0] * (s.imageWidth / s.patch[1]);
 const stemLayers = s => Math.log2(s.patch[0]);
 const shared = s => s.scale === 'fixed' || s.scale === 'learned';
 
+/** Whether a BatchNorm's statistics are frozen: a prefix of `train.freeze` fits the name of one of them. */
+export const frozenNorm = (s, name) => ['running_mean', 'running_var'].some(buffer => s.freeze.some(begin => `${name}.${buffer}`.startsWith(begin)));
+
 /** Names and shapes of every parameter and buffer, as in the authors' repository. `linear`, `norm`, `add`: see init.mjs. */
 export function xcitShapes(s, { add, norm, linear, scaleName, learned }) {
     const D = s.width, layers = stemLayers(s);
@@ -91,13 +94,13 @@ export class Xcit extends Network {
         return layer >= this.s.depth;
     }
 
-    /** Rows of all samples of a batch at once: by the batch's own moments in training, by the buffers elsewhere. */
+    /** Rows of all samples of a batch at once: by the batch's own moments in training, by the buffers elsewhere and where these are frozen. */
     batchNorm(rows, name) {
         const t = this.t, gain = this.param.get(`${name}.weight`), bias = this.param.get(`${name}.bias`), n = rows.length;
         const out = rows.map(row => new Array(row.length)), moments = { mean: [], variance: [] };
         gain.forEach((g, c) => {
             let mean = this.param.get(`${name}.running_mean`)[c], variance = this.param.get(`${name}.running_var`)[c];
-            if (this.draw) {
+            if (this.draw && !frozenNorm(this.s, name)) {
                 mean = t.scale(t.sum(rows.map(row => row[c])), 1 / n);
                 const away = rows.map(row => t.sub(row[c], mean));
                 variance = t.scale(t.dot(away, away), 1 / n);

@@ -124,9 +124,15 @@ function goldenOfImages(network, name) {
 }
 /** Names of timm since 0.9: the merge of patches leads the next stage, and the classifier has a part of its own. */
 const newerSwin = t => new Map([...t].map(([k, v]) => [k.replace(/^layers\.(\d+)\.downsample/, (_, i) => `layers.${+i + 1}.downsample`).replace(/^head\./, 'head.fc.'), v]));
+/** timm's names of XCiT: another word for the code of positions, and class attention in three layers. */
+const timmXcit = t => new Map([...t].flatMap(([k, v]) => {
+    const [, head, tail] = /^(cls_attn_blocks\.\d+\.attn\.)qkv\.(\w+)$/.exec(k) ?? [], third = v.bytes.length / 3;
+    return head ? ['v', 'q', 'k'].map(letter => [`${head}${letter}.${tail}`, { ...v, shape: [v.shape[0] / 3, ...v.shape.slice(1)], bytes: v.bytes.subarray('qkv'.indexOf(letter) * third, ('qkv'.indexOf(letter) + 1) * third) }])
+        : [[k.replace(/^pos_embeder\./, 'pos_embed.'), v]];
+}));
 
 for (const [network, name, logits, change] of [['deit', 'tiny_softmax', 'out/logits_eval'], ['deit', 'tiny_poly3_learned', 'out/logits_eval'], ['swin', 'tiny_softmax', 'out/logits'],
-    ['swin', 'tiny_poly3_learned', 'out/logits', newerSwin], ['xcit', 'tiny_p16_poly3_learned', 'out/logits_eval_mode_running_stats_before'], ['xcit', 'tiny_p16_softmax', 'out/logits_eval_mode_running_stats_before']])
+    ['swin', 'tiny_poly3_learned', 'out/logits', newerSwin], ['xcit', 'tiny_p16_poly3_learned', 'out/logits_eval_mode_running_stats_before', timmXcit], ['xcit', 'tiny_p16_softmax', 'out/logits_eval_mode_running_stats_before']])
     test(`uploaded weights of a ${network} answer with the stored logits: ${name}${change ? ', newer names' : ''}`, { skip }, async () => {
         const g = goldenOfImages(network, name), model = `${network}_${name}`, indices = new Map([...g.aux].filter(([key]) => key.endsWith('relative_position_index')));
         const reply = await upload(model, write((change ?? (t => t))(new Map([...g.weights, ...indices]))), { description: g.description });
@@ -247,6 +253,14 @@ test('a missing, a surplus and a wrongly shaped tensor are all named', { skip },
         ['#/tensors/head_dist.weight', 'is no parameter of this network'], ['#/tensors/blocks.0.attn.proj.bias', 'is (2, 24), the network needs (48)']]);
     for (const name of ['blocks.1.mlp.fc2.bias', 'head_dist.weight', 'blocks.0.attn.proj.bias'])
         assert.ok(reply.json.detail.includes(name), reply.json.detail);
+    // of a parameter in three parts each must be there, of one type
+    const xcit = goldenOfImages('xcit', 'tiny_p16_softmax'), parts = timmXcit(xcit.weights), half = parts.get('cls_attn_blocks.1.attn.k.weight');
+    parts.delete('cls_attn_blocks.0.attn.v.bias');
+    parts.set('cls_attn_blocks.1.attn.k.weight', { ...half, dtype: 'F16', bytes: Buffer.alloc(half.bytes.length / 2) });
+    parts.set('cls_attn_blocks.0.attn.qkv.weight', xcit.weights.get('cls_attn_blocks.0.attn.qkv.weight'));
+    const split = await upload('odd', write(parts), { description: xcit.description });
+    assert.deepEqual(split.json.errors.map(e => [e.pointer, e.detail]).sort(), [['#/tensors/cls_attn_blocks.0.attn.qkv.bias', 'lacks part 3 of its 3'],
+        ['#/tensors/cls_attn_blocks.0.attn.qkv.weight', 'is there under two names'], ['#/tensors/cls_attn_blocks.1.attn.qkv.weight', 'has a part of type F32 and one of type F16']]);
     // four channels, of which no description can give the mean
     const patches = weights.get('patch_embed.proj.weight'), [width, channels, ...side] = patches.shape;
     assert.equal(channels, 3);

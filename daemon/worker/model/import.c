@@ -23,10 +23,11 @@ static int32_t extent(const struct tensors *t, const struct model_arch *arch, co
     found = t->find(t->user, e->tensor);
     if (!found && skip && !strncmp(e->tensor, arch->prefix, skip))
         found = t->find(t->user, e->tensor + skip);
-    if (!found && arch->respelt.marker) { /* the marker is the last layer's weight, which gives the classes */
+    if (!found &&
+        arch->respelt.marker) { /* Swin's marker is the last layer's weight, which gives the classes */
         char name[MODEL_TENSOR_NAME];
 
-        arch->respelt.own_name(arch->respelt.marker, name, sizeof name);
+        (void)arch->respelt.own_name(arch->respelt.marker, name, sizeof name);
         found = !strcmp(name, e->tensor) ? t->find(t->user, arch->respelt.marker) : NULL;
     }
     return found && e->axis < found->rank && found->dim[e->axis] <= INT32_MAX ? (int32_t)found->dim[e->axis]

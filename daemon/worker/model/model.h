@@ -338,11 +338,19 @@ enum model_tensor {
 enum model_tensor model_tensor_of(const struct model *m, const char *name, size_t *ret_i);
 
 #define MODEL_TENSOR_NAME 192 /* bytes for a tensor's name */
-/* A tensor that occurs only in public files with the network's alternative names (timm has two sets of names for Swin);
- * static. NULL: the network has one set of names. */
+/* A tensor that occurs only in public files with the network's alternative names (timm's of Swin and XCiT differ from the
+ * authors'); static. NULL: the network has one set of names. */
 const char *model_respelt_marker(const struct model_spec *s);
-/* Translates an alternative name to the network's own name; other names are copied. */
-void model_respelt_name(const struct model_spec *s, const char *name, char out[MODEL_TENSOR_NAME]);
+/* Part `at` of `of` equal parts along axis 0. */
+#define MODEL_PARTS_MAX 3
+struct model_part {
+    int at, of;
+};
+#define MODEL_WHOLE ((struct model_part){0, 1})
+/* Translates an alternative name to the network's own name, and returns which part of that tensor it names; other names
+ * are copied. */
+struct model_part model_respelt_name(const struct model_spec *s, const char *name,
+                                     char out[MODEL_TENSOR_NAME]);
 
 /* Derives the spec of a document without its data set: classes, channels and vocabulary come from the extents of the
  * tensors that `find` returns (NULL: no tensor has that name). mean, std: normalisation of the channels; NULL: the

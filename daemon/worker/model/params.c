@@ -304,9 +304,10 @@ const char *model_respelt_marker(const struct model_spec *s)
     return s->arch->respelt.marker;
 }
 
-void model_respelt_name(const struct model_spec *s, const char *name, char out[MODEL_TENSOR_NAME])
+struct model_part model_respelt_name(const struct model_spec *s, const char *name,
+                                     char out[MODEL_TENSOR_NAME])
 {
-    s->arch->respelt.own_name(name, out, MODEL_TENSOR_NAME);
+    return s->arch->respelt.own_name(name, out, MODEL_TENSOR_NAME);
 }
 
 enum pd_err model_params_read(const struct model *m, const struct data_st *st, bool averaged,

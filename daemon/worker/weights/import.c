@@ -66,6 +66,12 @@ static void note_wrong(struct findings *f, const char *name, const char *why)
 
 /* ---- the import ---- */
 
+/* The tensors of a file that make up a parameter, in their order along axis 0. */
+struct import_source {
+    const struct data_st_tensor *part[MODEL_PARTS_MAX];
+    int of; /* 0: none was found */
+};
+
 struct import {
     const struct weights_import *o;
     struct data_shards *files;
@@ -75,10 +81,10 @@ struct import {
     struct model *model;
     struct data_tokenizer *tokenizer;
     struct pd_buf tokenizer_bytes, ignored;
-    const struct data_st_tensor **found; /* of each parameter */
-    bool *seen;                          /* of each parameter: a tensor has its name, fitting or not */
-    const char *tokenizer_path;          /* rooted; NULL: it came in the file, or there is none */
-    bool averages;                       /* polyd wrote the file, and it serves averaged weights */
+    struct import_source *found; /* of each parameter */
+    bool *seen;                  /* of each parameter: a tensor has its name, fitting or not */
+    const char *tokenizer_path;  /* rooted; NULL: it came in the file, or there is none */
+    bool averages;               /* polyd wrote the file, and it serves averaged weights */
     struct data_st_meta_item meta[META_MAX];
     size_t meta_count;
     char *spec_text, mean[64], std[64];
@@ -193,32 +199,61 @@ static bool is_count(const struct data_st_tensor *t)
     return t->dtype == DATA_ST_I64 || t->dtype == DATA_ST_I32;
 }
 
-static void check_tensor(struct import *m, struct findings *f, const struct data_st_tensor *t, size_t i)
+/* t: part `as` of parameter i. */
+static void check_tensor(struct import *m, struct findings *f, const struct data_st_tensor *t, size_t i,
+                         struct model_part as)
 {
     const struct model_param *p = model_param(m->model, i);
-    struct pk_shape shape = {.rank = t->rank};
+    struct pk_shape shape = {.rank = t->rank}, part = p->shape;
+    struct import_source *to = &m->found[i];
     char have[96], want[96], text[300];
 
     m->seen[i] = true;
     memcpy(shape.dim, t->dim, sizeof shape.dim);
-    if (!pk_shape_equal(&shape, &p->shape))
+    if (as.of > 1)
+        part.dim[0] /= as.of;
+    if (!pk_shape_equal(&shape, &part))
         snprintf(text, sizeof text, "is %s, the network needs %s", pk_shape_text(&shape, have, sizeof have),
-                 pk_shape_text(&p->shape, want, sizeof want));
+                 pk_shape_text(&part, want, sizeof want));
     else if (!is_float(t) && !(p->role == MODEL_ROLE_BUFFER && is_count(t)))
         snprintf(text, sizeof text, "is %s, no number with a fraction", data_st_dtype_name(t->dtype));
-    else if (m->found[i])
+    else if (to->part[as.at] || (to->of && to->of != as.of))
         snprintf(text, sizeof text, "is there under two names");
     else {
-        m->found[i] = t;
+        to->part[as.at] = t;
+        to->of = as.of;
         return;
     }
     note_wrong(f, t->name, text);
 }
 
+/* The parts of parameter i must all be there, and of one type. */
+static void check_parts(struct import *m, struct findings *f, size_t i)
+{
+    const struct import_source *from = &m->found[i];
+    const struct data_st_tensor *first = NULL;
+
+    for (int k = 0; k < from->of; k++) {
+        const struct data_st_tensor *t = from->part[k];
+        char text[200];
+
+        if (!t)
+            snprintf(text, sizeof text, "lacks part %d of its %d", k + 1, from->of);
+        else if (first && t->dtype != first->dtype)
+            snprintf(text, sizeof text, "has a part of type %s and one of type %s",
+                     data_st_dtype_name(first->dtype), data_st_dtype_name(t->dtype));
+        first = first ? first : t;
+        if (!t || t->dtype != first->dtype) {
+            note_wrong(f, model_param(m->model, i)->name, text);
+            return;
+        }
+    }
+}
+
 /* A tensor that repeats a parameter holds the same bytes: with others it would be a network of another kind. */
 static void check_repeated(struct import *m, struct findings *f, const struct data_st_tensor *t, size_t i)
 {
-    const struct data_st_tensor *of = m->found[i];
+    const struct data_st_tensor *of = m->found[i].part[0];
 
     if (!of || of->dtype != t->dtype || of->bytes != t->bytes || memcmp(of->data, t->data, t->bytes) != 0) {
         char text[160];
@@ -248,10 +283,11 @@ static void match(struct import *m, struct findings *f)
         for (size_t k = 0; k < data_shards_count(m->files); k++) {
             const struct data_st_tensor *t = data_shards_at(m->files, k);
             const char *name = served_name(m, t);
+            struct model_part part = MODEL_WHOLE;
             enum model_tensor is;
 
             if (name && respelt) {
-                model_respelt_name(&m->spec, name, own);
+                part = model_respelt_name(&m->spec, name, own);
                 name = own;
             }
             is = name ? model_tensor_of(m->model, name, &i) : MODEL_TENSOR_IGNORED;
@@ -260,7 +296,7 @@ static void match(struct import *m, struct findings *f)
             if (pass || is == MODEL_TENSOR_REPEATS)
                 continue;
             if (is == MODEL_TENSOR_PARAM)
-                check_tensor(m, f, t, i);
+                check_tensor(m, f, t, i, part);
             else if (is == MODEL_TENSOR_IGNORED)
                 pd_json_str(&m->ignored, t->name);
             else
@@ -271,6 +307,7 @@ static void match(struct import *m, struct findings *f)
 
         if (!m->seen[i])
             note(&f->missing, &f->missing_count, name);
+        check_parts(m, f, i);
     }
 }
 
@@ -386,6 +423,36 @@ static struct train_state state_of(const struct data_st *st)
                                 .stop_best = NAN};
 }
 
+/* The parts of a parameter, one behind the other: those of a matrix's rows are whole in memory. */
+static enum pd_err get_parts(void *user, void *to, const void *memory, size_t bytes, struct pd_why *why)
+{
+    const struct import_source *from = memory;
+    size_t at = 0;
+
+    (void)user;
+    for (int k = 0; k < from->of; at += from->part[k++]->bytes) {
+        if (at + from->part[k]->bytes > bytes)
+            return pd_fail(why, PD_ERR_INTERNAL, "'%.80s' does not fit its parameter", from->part[k]->name);
+        memcpy((char *)to + at, from->part[k]->data, from->part[k]->bytes);
+    }
+    return PD_OK;
+}
+
+static struct train_tensor tensor_of(struct import_source *from, const char *name)
+{
+    struct train_tensor t = {.st = *from->part[0]};
+
+    t.st.name = name;
+    if (from->of == 1)
+        return t;
+    t.st.dim[0] *= from->of;
+    t.st.count *= (uint64_t)from->of;
+    t.st.bytes *= (uint64_t)from->of;
+    t.st.data = NULL;
+    t.memory = from;
+    return t;
+}
+
 static enum pd_err write_file(struct import *m, struct train_file_info *ret, struct pd_why *why)
 {
     const size_t params = model_param_count(m->model);
@@ -398,10 +465,8 @@ static enum pd_err write_file(struct import *m, struct train_file_info *ret, str
     pd_buf_init(&document, 0);
     if (!tensors)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for %zu tensors", params);
-    for (size_t i = 0; i < params; i++) {
-        tensors[i].st = *m->found[i];
-        tensors[i].st.name = model_param(m->model, i)->name;
-    }
+    for (size_t i = 0; i < params; i++)
+        tensors[i] = tensor_of(&m->found[i], model_param(m->model, i)->name);
     if (m->tokenizer_bytes.len)
         tensors[count++].st = (struct data_st_tensor){.name = DATA_TOKENIZER_TENSOR,
                                                       .dtype = DATA_ST_U8,
@@ -412,8 +477,8 @@ static enum pd_err write_file(struct import *m, struct train_file_info *ret, str
                                                       .data = m->tokenizer_bytes.data};
     err = list_meta(m, &document, why);
     if (err == PD_OK)
-        err = train_checkpoint_write(m->o->to, tensors, count, &state, m->meta, m->meta_count, NULL, NULL,
-                                     ret, why);
+        err = train_checkpoint_write(m->o->to, tensors, count, &state, m->meta, m->meta_count, get_parts,
+                                     NULL, ret, why);
     pd_buf_done(&document);
     free(tensors);
     return err;

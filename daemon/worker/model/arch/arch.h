@@ -47,10 +47,10 @@ struct model_arch {
      * none. */
     const char *repeated, *repeats;
     /* Alternative names in public files: a file with the tensor `marker` uses them, and own_name writes the network's own
-     * name for one of them to out. NULL: none. */
+     * name for one of them to out. It returns which part of the network's own tensor the named one is. NULL: none. */
     struct {
         const char *marker;
-        void (*own_name)(const char *name, char *out, size_t size);
+        struct model_part (*own_name)(const char *name, char *out, size_t size);
     } respelt;
     /* Sizes that a job takes from its data, and an import from the tensors of a file. */
     struct model_extent classes, channels, vocab;

@@ -363,7 +363,7 @@ static bool not_parameter(const char *name)
 
 /* timm since 0.9: the merge of patches is the first part of the stage that it leads to, not the last of the one before,
  * and the classifier is `head.fc`. */
-static void own_name(const char *name, char *out, size_t size)
+static struct model_part own_name(const char *name, char *out, size_t size)
 {
     int stage, tail = 0;
 
@@ -373,6 +373,7 @@ static void own_name(const char *name, char *out, size_t size)
         snprintf(out, size, "head.%s", name + 8);
     else
         snprintf(out, size, "%s", name);
+    return MODEL_WHOLE;
 }
 
 const struct model_arch model_swin = {

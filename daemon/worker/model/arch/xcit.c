@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/job/job.h"
 #include "daemon/worker/model/arch/arch.h"
@@ -451,6 +452,26 @@ static enum pd_err check(const struct model_spec *s, struct pd_why *why)
     return model_attention_check(s, &s->class_attention, why);
 }
 
+/* timm: `pos_embed` for `pos_embeder`; class attention has a layer each for queries, keys and values, because it asks for
+ * the class token alone. */
+static struct model_part own_name(const char *name, char *out, size_t size)
+{
+    static const char letters[] = "qkv";
+    int layer, tail = 0;
+    char letter;
+
+    if (sscanf(name, "cls_attn_blocks.%d.attn.%c.%n", &layer, &letter, &tail) == 2 && tail &&
+        strchr(letters, letter)) {
+        snprintf(out, size, "cls_attn_blocks.%d.attn.qkv.%s", layer, name + tail);
+        return (struct model_part){(int)(strchr(letters, letter) - letters), 3};
+    }
+    if (!strncmp(name, "pos_embed.", 10))
+        snprintf(out, size, "pos_embeder.%s", name + 10);
+    else
+        snprintf(out, size, "%s", name);
+    return MODEL_WHOLE;
+}
+
 const struct model_arch model_xcit = {
     .name = "xcit",
     .number = -1,
@@ -459,6 +480,7 @@ const struct model_arch model_xcit = {
     .from_config = from_config,
     .check = check,
     .forward = forward,
+    .respelt = {"cls_attn_blocks.0.attn.q.weight", own_name},
     .classes = {"head.weight", 0},
     .channels = {"patch_embed.proj.0.0.weight", 1},
     .block = "blocks.*",

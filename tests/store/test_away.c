@@ -535,6 +535,69 @@ static void test_what_a_model_was_made_of_stays(void **state)
     expect_sound(f);
 }
 
+struct needs {
+    const char *document;
+    bool later; /* the run is still to come */
+    struct ids ids;
+};
+
+static enum pd_err submit_needs(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    struct needs *n = ctx;
+    struct store_job_new job = {
+        .name = "j", .experiment = "e", .document = n->later ? n->document : "{}", .planned = 1};
+    struct store_run_new run = {
+        .document = n->document, .device = "cpu", .slots = 1, .threads = 1, .total_steps = 1};
+    enum pd_err err = store_job_insert(tx, &job, &n->ids.job, why);
+
+    return err == PD_OK && !n->later ? store_run_insert(tx, n->ids.job, &run, &n->ids.run, why) : err;
+}
+
+static enum pd_err cancel_needs(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    const struct needs *n = ctx;
+
+    return n->later ? store_job_cancel(tx, n->ids.job, -1, "enough", why)
+                    : store_run_cancel(tx, n->ids.run, -1, "enough", why);
+}
+
+static void test_a_version_that_a_run_needs_stays(void **state)
+{
+    static const struct {
+        const char *document;
+        bool needs;
+    } cases[] = {
+        {"{\"train\":{\"teacher\":{\"model\":\"digits:1\"}}}", true},
+        {"{\"train\":{\"start\":{\"model\":\"digits:1\"}}}", true},
+        {"{\"kind\":\"evaluate\",\"evaluate\":{\"model\":\"digits:1\"}}", true},
+        {"{\"train\":{\"teacher\":{\"model\":\"digits:12\"},\"start\":{\"model\":\"two_digits:1\"}}}", false},
+        {"{\"name\":\"digits:1\",\"train\":{\"teacher\":null}}", false},
+    };
+    struct fixture *f = *state;
+    struct made m = made(f, 1, JOB_OUTCOME_SUCCEEDED);
+
+    for (size_t i = 0; i < 2 * (sizeof cases / sizeof *cases); i++) {
+        struct needs n = {.document = cases[i / 2].document, .later = i % 2};
+        struct command version = {.name = "digits", .n = 1, .version = -1}, whole = version;
+        struct pd_why why = {""};
+        char says[80];
+
+        whole.n = 0;
+        assert_int_equal(call(f, register_checkpoint, &m, &why), PD_OK);
+        assert_int_equal(call(f, submit_needs, &n, &why), PD_OK);
+        if (cases[i / 2].needs) {
+            snprintf(says, sizeof says, "%s %lld, which has not ended, needs this version of model 'digits'",
+                     n.later ? "job" : "run", (long long)(n.later ? n.ids.job : n.ids.run));
+            expect(f, delete_model, version, PD_ERR_CONFLICT, says);
+            expect(f, delete_model, whole, PD_ERR_CONFLICT, "needs a version of model 'digits'");
+        } else {
+            expect(f, delete_model, version, PD_OK, NULL);
+        }
+        assert_int_equal(call(f, cancel_needs, &n, &why), PD_OK);
+        expect(f, delete_model, whole, PD_OK, NULL);
+    }
+}
+
 /* ---- archive ----------------------------------------------------------------------------------------------
  */
 
@@ -723,6 +786,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_a_deleted_run_leaves_nothing_but_its_event),
         TEST(test_a_file_goes_with_the_last_run_that_shows_it),
+        TEST(test_a_version_that_a_run_needs_stays),
         TEST(test_a_deleted_job_is_hidden_at_once_with_its_runs),
         TEST(test_a_deleted_job_is_sound_while_its_events_go),
         TEST(test_a_combination_keeps_its_values_when_its_first_run_is_deleted),

@@ -1,7 +1,7 @@
 // A model that learns from a registered one: the teacher is trained and registered by the daemon, its weights are read from
 // the file, and every number of the student's run is recomputed with what these weights say of each image.
 import assert from 'node:assert/strict';
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { until } from '../lib/daemon.mjs';
@@ -100,6 +100,26 @@ test('/train/teacher/path: a teacher that is not known, or named in overrides, i
     assert.match(await refused(student({ model: 'nobody' })), /#\/train\/teacher\/model: /);
     assert.match(await refused(student({ model: 'master:7' })), /#\/train\/teacher\/model: /);
     assert.match(await refused(merge(student(), { train: { teacher: null }, overrides: { '/train/teacher': { model: 'master' } } })), /overrides/);
+});
+
+test('a teacher stays while a run needs it; without its file the run fails at once, also after it has begun', async () => {
+    await rig.taught('brief', imageJob({ train: { steps: 1 } }));
+    const call = (method, what) => fetch(`${rig.daemon.url}/api/v1/${what}`, { method, headers: { 'Content-Type': 'application/json', 'If-Match': '*' }, ...method === 'POST' && { body: '{}' } });
+    const { run } = await rig.daemon.submit(student({ model: 'brief' }, { data: { path: 'tests/long' }, train: { steps: 100000, eval_every: 100000, checkpoint_every: { steps: 1000 } }, diagnostics: { every: 0 } }));
+    await until('a step', async () => (await rig.daemon.get(`/api/v1/runs/${run}`)).step > 0);
+    await call('POST', `runs/${run}/pause`);
+    const { document } = await rig.daemon.reach(run, 'paused');
+    for (const what of ['models/brief/versions/1', 'models/brief']) {
+        const reply = await call('DELETE', what);
+        assert.equal(reply.status, 409);
+        assert.match((await reply.json()).detail, new RegExp(`run ${run}, which has not ended, needs (this|a) version of model 'brief'`));
+    }
+    rmSync(path.join(rig.daemon.stateDir, document.train.teacher.path));
+    await call('POST', `runs/${run}/resume`);
+    const failed = await rig.daemon.reach(run, 'failed');
+    assert.match(failed.reason, /#\/train\/teacher\/model: the checkpoint of brief:1 cannot be read/);
+    assert.equal(failed.attempts, 2, 'one before the pause, one after it');
+    assert.equal((await call('DELETE', 'models/brief')).status, 204);
 });
 
 test('a teacher of other classes or another image size is refused with both numbers', async () => {

@@ -261,7 +261,8 @@ PD_NODISCARD enum pd_err store_job_delete(struct store_tx *tx, int64_t job_id, i
 PD_NODISCARD enum pd_err store_run_delete(struct store_tx *tx, int64_t run_id, int64_t version,
                                           const char *who, struct pd_why *why);
 /* n = 0: the model with all versions and aliases. Checkpoints stay with their runs. PD_ERR_CONFLICT: a
- * version is loaded, or the only one asked for has an alias. Version numbers are not reused while the model
+ * version is loaded, or the only one asked for has an alias, or the document of a run or job that has not ended names
+ * it (teacher, start, evaluation); the sentence says which. Version numbers are not reused while the model
  * exists. */
 PD_NODISCARD enum pd_err store_model_delete(struct store_tx *tx, const char *model, int64_t n,
                                             int64_t version, const char *who, struct pd_why *why);

@@ -289,6 +289,47 @@ static enum pd_err no_alias(struct store_tx *tx, const char *model, int64_t id, 
     return err;
 }
 
+/* Whether `document` names a version of a model: ?1 is "name:", ?2 the version, 0 any. Most documents do not have the text
+ * anywhere, and are not parsed. */
+#define MODEL_AT(path) "json_extract(document, '" path "')"
+#define NAMES_AT(path)                                                                                       \
+    "ifnull(CASE ?2 WHEN 0 THEN substr(" MODEL_AT(path) ", 1, length(?1)) = ?1 "                             \
+                                                        "ELSE " MODEL_AT(path) " = ?1 || ?2 END, 0)"
+#define TEACHER NAMES_AT("$.train.teacher.model")
+#define START NAMES_AT("$.train.start.model")
+#define EVALUATED NAMES_AT("$.evaluate.model")
+#define NAMES_VERSION                                                                                        \
+    "CASE WHEN instr(document, ?1) THEN " TEACHER " OR " START " OR " EVALUATED " ELSE 0 END"
+
+/* n = 0: none of its versions. A run reads the file at each start of its worker; a job may have runs to come. The index
+ * of states is used, not the table (+id): most runs have ended. */
+static enum pd_err not_needed(struct store_tx *tx, const char *model, int64_t n, struct pd_why *why)
+{
+    static const struct {
+        const char *what, *sql;
+    } users[] = {
+        {"run", "SELECT id FROM run WHERE state IN ('queued', 'starting', 'running', 'preempted', 'paused', "
+                "'cancelling') AND " NAMES_VERSION " ORDER BY +id LIMIT 1"},
+        {"job",
+         "SELECT id FROM job WHERE state IN ('queued', 'running', 'paused', 'cancelling') AND " NAMES_VERSION
+         " ORDER BY +id LIMIT 1"}};
+    char start[200]; /* names have at most 128 characters */
+
+    snprintf(start, sizeof start, "%.190s:", model);
+    for (size_t i = 0; i < sizeof users / sizeof *users; i++) {
+        int64_t id;
+        enum pd_err err = db_int(tx->db, &id, why, users[i].sql, "ti", start, n);
+
+        if (err == PD_OK)
+            return pd_fail(why, PD_ERR_CONFLICT,
+                           "%s %lld, which has not ended, needs %s of model '%s': cancel it, or let it end",
+                           users[i].what, (long long)id, n ? "this version" : "a version", model);
+        if (err != PD_ERR_NOT_FOUND)
+            return err;
+    }
+    return PD_OK;
+}
+
 enum pd_err store_model_archive(struct store_tx *tx, const char *model, int64_t n, int64_t version,
                                 bool archive, struct pd_why *why)
 {
@@ -327,6 +368,8 @@ enum pd_err store_model_delete(struct store_tx *tx, const char *model, int64_t n
         err = not_loaded(tx, model, id, n, why);
     if (err == PD_OK && n)
         err = no_alias(tx, model, id, n, why);
+    if (err == PD_OK)
+        err = not_needed(tx, model, n, why);
     if (err == PD_OK && n) {
         err = db_run(tx->db, why, "DELETE FROM model_version WHERE model_id = ?1 AND n = ?2", "ii", id, n);
         if (err == PD_OK)

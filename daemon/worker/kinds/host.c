@@ -147,7 +147,9 @@ void kind_conclude(struct attempt *a, enum pd_err err, const struct train_outcom
 {
     ret->step = outcome->step;
     if (err != PD_OK) {
-        ret->cause = !outcome->lasting ? "failed" : err == PD_ERR_VERSION ? "outdated" : "invalid";
+        ret->cause = !outcome->lasting                        ? "failed"
+                     : err == PD_ERR_VERSION || outcome->gone ? "outdated"
+                                                              : "invalid";
         snprintf(ret->text, sizeof ret->text, "%s", why->text);
         return;
     }

@@ -380,6 +380,7 @@ enum pd_err train_run_on(struct job_config *config, const struct train_dirs *dir
         reporter_flush(r.session.reporter);
         summarise(&r, ret);
     }
+    ret->gone = r.session.setup.teacher.gone;
     close_run(&r, err == PD_OK ? NULL : why ? why->text : pd_err_name(err));
     ret->seconds = (double)(pd_clock_mono_us() - r.session.began_us) * 1e-6;
     return err;

@@ -23,6 +23,7 @@ static enum pd_err open_file(struct teacher *t, const struct job_teacher *c, con
     if (snprintf(path, sizeof path, "%s/%s", state_dir, c->path) >= (int)sizeof path)
         return pd_fail(why, PD_ERR_LIMIT, "%s: the path of its checkpoint is too long", field);
     err = data_st_open(path, &t->st, &reason);
+    t->gone = err == PD_ERR_NOT_FOUND;
     if (err != PD_OK)
         return pd_fail(why, err, "%s: the checkpoint of %s cannot be read: %.300s", field, c->model,
                        reason.text);

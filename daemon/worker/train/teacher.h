@@ -14,6 +14,7 @@ struct teacher {
     struct data_st *st; /* its checkpoint */
     struct model *model;
     struct model_distil distil; /* of the training graph; borrows the model */
+    bool gone;                  /* there is no such file; it will not come back */
 };
 
 /* Opens the document's checkpoint below `state_dir` and verifies its digest. PD_ERR_INVALID, with the field and both values:

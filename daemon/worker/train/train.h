@@ -176,6 +176,8 @@ struct train_outcome {
     char latest_path[1024]; /* the newest checkpoint; "": none */
     double seconds;         /* wall time of this call */
     bool lasting; /* the document, its data or a checkpoint are at fault: another attempt would fail too */
+    bool
+        gone; /* a registered file that it needs was deleted: so would a later attempt of a run that could read it */
 };
 
 /* Executes the run; binds the config to the size of its data (job_config_bind). PD_OK for every result but TRAIN_FAILED,

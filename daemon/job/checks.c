@@ -245,6 +245,11 @@ static void check_attention(struct job_ctx *c)
                       net->name);
     if (a->form == JOB_FORM_LINEAR && (a->activation != JOB_ACTIVATION_POLY || a->degree > 2))
         job_ctx_error(c, "/attention/form", "linear needs activation poly with a degree of 1 or 2");
+    else if (a->form == JOB_FORM_LINEAR && net->windows)
+        job_ctx_error(c, "/attention/form",
+                      "linear allows no bias on the logits, and a %s adds relative positions to them; use "
+                      "auto or quadratic",
+                      net->name);
     if (a->form == JOB_FORM_LINEAR && a->dropout > 0)
         job_ctx_error(c, "/attention/form", "linear allows no dropout on the attention matrix");
 }

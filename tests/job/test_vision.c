@@ -113,6 +113,9 @@ static void test_swin_lists_that_do_not_fit_are_named(void **state)
         {SWIN(",\"widths\":[8,16],\"depths\":[1,1],\"head_counts\":[1,2],\"patch\":4"), "#/model/depths",
          "7x7 patches cannot be halved 1 times"},
         {SWIN(LISTS ",\"window\":5"), "#/model/window", "stage 1 has 14x14 tokens, a window 5"},
+        {"{\"model\":{\"preset\":\"swin_micro\"},\"attention\":{\"activation\":\"poly\",\"degree\":2,"
+         "\"form\":\"linear\"},\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1}}",
+         "#/attention/form", "a swin adds relative positions to them; use auto or quadratic"},
         {SWIN(LISTS ",\"pool\":\"cls\""), "#/model/pool", "a swin has no class token"},
         {SWIN(LISTS ",\"width\":9"), "#/model/width", "follows from the lists of a swin"},
         {SWIN(LISTS ",\"depth\":2"), "#/model/depth", "follows from the lists of a swin"},

@@ -430,6 +430,24 @@ static void check_mixing(struct job_ctx *c)
                       (long long)c->g->resources.slots, (long long)c->g->train.accumulation);
 }
 
+/* BatchNorm normalises each channel over the images of a micro-batch, of all slots, and their patches. */
+static void check_batch_norm(struct job_ctx *c)
+{
+    const struct job_train *t = &c->g->train;
+    const int64_t images = t->accumulation > 0 ? t->batch / t->accumulation : 0,
+                  patches = job_config_patches(c->g);
+
+    if (!job_ctx_network(c)->channel_attention || !ok(c, "/model/arch", "/model/patch") ||
+        !ok(c, "/data/image_size", "/data/dataset") || !ok(c, "/train/batch", "/train/accumulation"))
+        return;
+    if (images == 1 && patches == 1)
+        job_ctx_error(c, "/train/batch",
+                      "leaves one image of one patch in a micro-batch: the BatchNorm of a %s would subtract "
+                      "each value from itself; raise train.batch to at least 2 x accumulation, %lld, or use "
+                      "a smaller patch",
+                      job_ctx_network(c)->name, (long long)(2 * t->accumulation));
+}
+
 static void check_teacher(struct job_ctx *c)
 {
     const struct job_network *net = job_ctx_network(c);
@@ -494,6 +512,7 @@ void job_rules_check(struct job_ctx *c)
         check_train(c);
         check_teacher(c);
         check_mixing(c);
+        check_batch_norm(c);
         warn_schedule(c);
         warn_split(c);
     }

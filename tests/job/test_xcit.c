@@ -92,6 +92,27 @@ static void test_what_xcit_has_not_is_named(void **state)
         want_only(cases[i].doc, cases[i].pointer, cases[i].what);
 }
 
+#define TINY(image, batch, more)                                                                             \
+    "{\"model\":{\"preset\":\"xcit_micro\",\"patch\":4},\"data\":{\"dataset\":\"mnist\",\"image_"            \
+    "size\":" image "},\"train\":{\"epochs\":1,\"batch\":" batch more "}"
+
+/* One value per channel would become the norm's bias, whatever the image is. */
+static void test_xcit_needs_two_values_of_each_channel(void **state)
+{
+    static const char *const fine[] = {TINY("4", "2", "}"), TINY("[4,8]", "1", "}"),
+                                       TINY("4", "2", "},\"resources\":{\"slots\":2}"),
+                                       TINY("4", "4", ",\"accumulation\":2}")};
+
+    (void)state;
+    want_only(TINY("4", "1", "}"), "#/train/batch", "raise train.batch to at least 2 x accumulation, 2,");
+    want_only(TINY("4", "3", ",\"accumulation\":3}"), "#/train/batch", "2 x accumulation, 6,");
+    for (size_t i = 0; i < sizeof fine / sizeof *fine; i++) {
+        struct parsed p = want_ok(fine[i]);
+
+        done(&p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -99,6 +120,7 @@ int main(void)
         cmocka_unit_test(test_xcit_n_is_patches_or_channels),
         cmocka_unit_test(test_xcit_layerscale_is_of_the_preset),
         cmocka_unit_test(test_what_xcit_has_not_is_named),
+        cmocka_unit_test(test_xcit_needs_two_values_of_each_channel),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -152,7 +152,7 @@ static void check_model(struct job_ctx *c)
     }
     if (!ok(c, "/model/arch", "/data/dataset") || !ok(c, "/model/preset", NULL))
         return;
-    if (ok(c, "/model/heads", "/model/width") && m->width % m->heads != 0)
+    if (!net->stages && ok(c, "/model/heads", "/model/width") && m->width % m->heads != 0)
         job_ctx_error(c, "/model/heads", "must divide the width: %lld is not a multiple of %lld",
                       (long long)m->width, (long long)m->heads);
     if (net->reads == JOB_READS_IMAGES && !info->image) {
@@ -417,7 +417,14 @@ static void check_mixing(struct job_ctx *c)
     if (!job_use_mix(c->run) || !ok(c, "/data/augment/mix_group", "/train/batch") ||
         !ok(c, "/train/accumulation", "/resources/slots"))
         return;
-    if (group < 2 || group % 2)
+    if (job_ctx_layer(c, "/data/augment/mix_group") == JOB_LAYER_DEFAULT && (part < 2 || part % 2))
+        job_ctx_error(
+            c, "/train/batch",
+            "must give each slot an even number of images in a micro-batch, so that mixup and cutmix "
+            "have a partner for each: it gives %lld; use a multiple of 2 x slots x accumulation, "
+            "%lld",
+            (long long)part, (long long)(2 * c->g->resources.slots * c->g->train.accumulation));
+    else if (group < 2 || group % 2)
         job_ctx_error(c, "/data/augment/mix_group",
                       "must be even, so that each image has a partner: it is %lld, of %lld images per slot "
                       "and micro-batch",
@@ -460,7 +467,7 @@ static void check_teacher(struct job_ctx *c)
                       "teacher use a vit with model.pool cls",
                       net->name);
     if (!net->distils && c->g->train.teacher.present)
-        job_ctx_error(c, "/train/teacher", "a %s has no distillation head; a deit has", net->name);
+        job_ctx_error(c, "/train/teacher", JOB_NO_DISTILLATION, net->name);
     if (net->distils && c->g->model.pool != JOB_POOL_CLS && ok(c, "/model/pool", NULL))
         job_ctx_error(c, "/model/pool", "must be cls: the heads of a %s read its two tokens", net->name);
 }

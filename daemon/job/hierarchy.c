@@ -117,6 +117,25 @@ static bool check_lists(struct job_ctx *c)
     return true;
 }
 
+/* Stage i has the grid of patches halved i times. Named is what the user set, the patch before the image before the
+ * stages. */
+static void cannot_be_halved(struct job_ctx *c, size_t i, int64_t rows, int64_t columns)
+{
+    const struct job_config *g = c->g;
+    const char *place = job_ctx_layer(c, "/model/patch") >= JOB_LAYER_DOCUMENT       ? "/model/patch"
+                        : job_ctx_layer(c, "/data/image_size") >= JOB_LAYER_DOCUMENT ? "/data/image_size"
+                                                                                     : "/model/depths";
+
+    job_ctx_error(
+        c, place,
+        "%lldx%lld pixels in patches of %lldx%lld are %lldx%lld patches, which cannot be halved %zu "
+        "time%s, as %zu stages need: each side of data.image_size must be a multiple of model.patch "
+        "x %lld",
+        (long long)g->data.image_size[0], (long long)g->data.image_size[1], (long long)g->model.patch[0],
+        (long long)g->model.patch[1], (long long)rows, (long long)columns, i, i == 1 ? "" : "s", i + 1,
+        1ll << i);
+}
+
 static bool check_stage(struct job_ctx *c, size_t i)
 {
     const struct job_model *m = &c->g->model;
@@ -133,8 +152,7 @@ static bool check_stage(struct job_ctx *c, size_t i)
         job_ctx_error(c, "/model/head_counts", "%lld heads do not divide the width %lld of stage %zu",
                       (long long)heads, (long long)width, i + 1);
     else if (rows % parts || columns % parts)
-        job_ctx_error(c, "/model/depths", "%lldx%lld patches cannot be halved %zu times, as %zu stages need",
-                      (long long)rows, (long long)columns, i, i + 1);
+        cannot_be_halved(c, i, rows, columns);
     else if (side = window_side(c->g, rows / parts, columns / parts),
              rows / parts % side || columns / parts % side)
         job_ctx_error(c, "/model/window",

@@ -168,6 +168,7 @@ const struct job_optimiser *job_optimiser(int name);
 bool job_optimiser_runs(unsigned name);
 extern const struct job_names job_names_optimiser;
 
+#define JOB_NO_DISTILLATION "a %s has no distillation head; a deit has" /* name of the network */
 /* Of /model/arch; never NULL. */
 const struct job_network *job_network(int arch);
 bool job_network_runs(unsigned arch);

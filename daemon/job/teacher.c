@@ -16,16 +16,37 @@ static json_t *teacher_of(const char *json, size_t len, json_t **ret_doc)
     return json_is_object(v) ? v : NULL;
 }
 
+/* Of a document that says it: NULL if it does not, or is wrong there. */
+static const struct job_network *network_of(const json_t *doc)
+{
+    const json_t *model = json_object_get(doc, "model");
+    const char *arch = json_string_value(json_object_get(model, "arch")),
+               *preset = json_string_value(json_object_get(model, "preset"));
+    const struct job_preset *p;
+    int of;
+
+    for (unsigned i = 0; arch && i < job_field_find("/model/arch")->names->count; i++)
+        if (!strcmp(arch, job_arch_name((int)i)))
+            return job_network((int)i);
+    for (size_t i = 0; preset && (p = job_preset_at(i, &of)); i++)
+        if (!strcmp(preset, p->name))
+            return job_network(of);
+    return NULL;
+}
+
 enum pd_err job_teacher_wanted(const char *json, size_t len, struct job_wanted *ret,
                                struct job_report *report)
 {
     json_t *doc = NULL, *teacher = teacher_of(json, len, &doc);
     const char *model = json_string_value(json_object_get(teacher, "model")),
                *sha256 = json_string_value(json_object_get(teacher, "sha256"));
+    const struct job_network *net = network_of(doc);
     size_t before = report->error_count;
 
     memset(ret, 0, sizeof *ret);
-    if (model && *model && strlen(model) >= sizeof ret->model)
+    if (teacher && net && !net->distils) /* whichever model it names */
+        job_report_error(report, "#/train/teacher", JOB_NO_DISTILLATION, net->name);
+    else if (model && *model && strlen(model) >= sizeof ret->model)
         job_report_error(report, "#/train/teacher/model",
                          "must be a version of a model, such as \"mnist:3\", \"mnist\" or \"mnist:prod\"");
     else if (model && *model) { /* whatever else it may be is for job_parse to refuse */

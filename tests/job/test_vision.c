@@ -5,6 +5,9 @@
 
 #define SWIN(model)                                                                                          \
     "{\"model\":{\"arch\":\"swin\"" model "},\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1}}"
+#define MICRO(model, data)                                                                                   \
+    "{\"model\":{\"preset\":\"swin_micro\"" model "},\"data\":{\"dataset\":\"mnist\"" data                   \
+    "},\"train\":{\"epochs\":1}}"
 #define LISTS ",\"widths\":[8,16],\"depths\":[2,1],\"head_counts\":[1,2],\"patch\":2"
 
 static void test_swin_takes_extents_from_its_lists(void **state)
@@ -110,8 +113,17 @@ static void test_swin_lists_that_do_not_fit_are_named(void **state)
          "must double from stage to stage: stage 2 has 12, not 16"},
         {SWIN(",\"widths\":[8,16],\"depths\":[1,1],\"head_counts\":[1,3],\"patch\":2"), "#/model/head_counts",
          "3 heads do not divide the width 16 of stage 2"},
-        {SWIN(",\"widths\":[8,16],\"depths\":[1,1],\"head_counts\":[1,2],\"patch\":4"), "#/model/depths",
-         "7x7 patches cannot be halved 1 times"},
+        {SWIN(",\"widths\":[8,16],\"depths\":[1,1],\"head_counts\":[1,2],\"patch\":4"), "#/model/patch",
+         "28x28 pixels in patches of 4x4 are 7x7 patches, which cannot be halved 1 time, as 2 stages need: "
+         "each "
+         "side of data.image_size must be a multiple of model.patch x 2"},
+        {MICRO(",\"patch\":4", ""), "#/model/patch", "28x28 pixels in patches of 4x4 are 7x7 patches"},
+        {MICRO("", ",\"image_size\":[28,14]"), "#/data/image_size",
+         "28x14 pixels in patches of 2x2 are 14x7 patches"},
+        {MICRO(",\"depths\":[1,1,1],\"widths\":[8,16,32],\"head_counts\":[1,1,1]", ""), "#/model/depths",
+         "cannot be halved 2 times, as 3 stages need"},
+        {MICRO(",\"head_counts\":[3,4]", ""), "#/model/head_counts",
+         "3 heads do not divide the width 32 of stage 1"},
         {SWIN(LISTS ",\"window\":5"), "#/model/window", "stage 1 has 14x14 tokens, a window 5"},
         {"{\"model\":{\"preset\":\"swin_micro\"},\"attention\":{\"activation\":\"poly\",\"degree\":2,"
          "\"form\":\"linear\"},\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1}}",
@@ -147,11 +159,24 @@ static void test_deit_needs_a_teacher_that_was_found(void **state)
     want_only(TAUGHT("deit", ",\"teacher\":{\"model\":\"a\"}"), "#/train/teacher/model",
               "overrides and axes cannot set a teacher");
     want_only(TAUGHT("vit", ",\"teacher\":" TEACHER), "#/train/teacher", "a vit has no distillation head");
+    for (size_t i = 0; i < 2; i++) { /* before the model is looked for */
+        const char *text = i ? "{\"model\":{\"preset\":\"swin_t\"},\"train\":{\"teacher\":{\"model\":\"a\"}}}"
+                             : TAUGHT("vit", ",\"teacher\":{\"model\":\"a\"}");
+        struct job_report report;
+        struct job_wanted wanted;
+
+        job_report_init(&report);
+        assert_int_equal(job_teacher_wanted(text, strlen(text), &wanted, &report), PD_ERR_INVALID);
+        assert_false(wanted.present);
+        assert_true(told(report.errors, report.error_count, "#/train/teacher", "has no distillation head"));
+        job_report_done(&report);
+    }
 }
 
-#define MIXED(augment, more)                                                                                 \
+#define MIXED_IN(batch, augment, more)                                                                       \
     "{\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"mnist\",\"augment\":{" augment            \
-    "}},\"train\":{\"epochs\":1,\"batch\":64" more "}"
+    "}},\"train\":{\"epochs\":1,\"batch\":" batch more "}"
+#define MIXED(augment, more) MIXED_IN("64", augment, more)
 
 /* By default a group is what a slot takes at once; as a computed value it is part of the trajectory. */
 static void test_a_mixing_group_is_what_a_slot_takes_at_once(void **state)
@@ -187,6 +212,10 @@ static void test_a_mixing_group_that_does_not_fit_is_named(void **state)
               "groups of 48 do not divide 64 images (batch 64 over 1 slots in 1 micro-batches)");
     want_only(MIXED("\"mixup\":0.8,\"mix_group\":64", "},\"resources\":{\"slots\":2}"),
               "#/data/augment/mix_group", "groups of 64 do not divide 32 images");
+    want_only(MIXED_IN("1", "\"mixup\":0.8", "}"), "#/train/batch",
+              "a multiple of 2 x slots x accumulation, 2");
+    want_only(MIXED_IN("12", "\"cutmix\":1", ",\"accumulation\":2},\"resources\":{\"slots\":2}"),
+              "#/train/batch", "it gives 3; use a multiple of 2 x slots x accumulation, 8");
     want_only(MIXED("\"cutmix\":1,\"mix_group\":3", "}"), "#/data/augment/mix_group", "must be even");
     want_only(MIXED("\"cutmix\":1,\"mix_group\":null", "}"), "#/data/augment/mix_group", "must be even");
 }

@@ -99,6 +99,7 @@ test('/train/teacher/sha256: of another file than the version has now', async ()
 test('/train/teacher/path: a teacher that is not known, or named in overrides, is refused by its field', async () => {
     assert.match(await refused(student({ model: 'nobody' })), /#\/train\/teacher\/model: /);
     assert.match(await refused(student({ model: 'master:7' })), /#\/train\/teacher\/model: /);
+    assert.match(await refused(student({ model: 'nobody' }, { model: { arch: 'vit' } })), /^#\/train\/teacher: a vit has no distillation head; a deit has$/);
     assert.match(await refused(merge(student(), { train: { teacher: null }, overrides: { '/train/teacher': { model: 'master' } } })), /overrides/);
 });
 

@@ -26,6 +26,11 @@ static bool classes(const struct job_config *g)
     return job_config_task(g)->classes;
 }
 
+static bool unmixed_classes(const struct job_config *g)
+{
+    return classes(g) && !(g->data.augment.mixup > 0) && !(g->data.augment.cutmix > 0);
+}
+
 static bool samples(const struct job_config *g)
 {
     return !text(g);
@@ -351,9 +356,10 @@ const struct job_metric job_metrics[] = {
      .unit = "share",
      .better = JOB_METRIC_MORE,
      .group = JOB_METRIC_TRAINING,
-     .text = "Share of the training batch whose most probable class is correct.",
+     .text = "Share of the training batch whose most probable class is correct; not reported with mixup or "
+             "cutmix, under which an image has two classes.",
      .source = "Top-1 of one training step.",
-     .written = classes},
+     .written = unmixed_classes},
     {.key = "acc/val",
      .title = "Accuracy",
      .panel = "acc",

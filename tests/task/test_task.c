@@ -114,6 +114,7 @@ static void test_task_steps_of_images_have_an_accuracy(void **state)
     (void)state;
     assert_string_equal(task_classify.steps[0].key, "acc/train");
     assert_true(task_classify.steps[0].of(report) == 0.75);
+    assert_true(task_classify.steps[0].unmixed);
     assert_null(task_classify.steps[1].key);
     assert_string_equal(task_classify_text.steps[0].key, "acc/train");
     assert_null(task_language.steps[0].key);

@@ -14,7 +14,7 @@ const struct task task_classify = {
     .inputs = {{"input", PK_U8}, {"target", PK_I32}},
     .fits = fits,
     .loss = &task_cross_entropy,
-    .steps = {{"acc/train", task_accuracy_step}},
+    .steps = {{"acc/train", task_accuracy_step, .unmixed = true}},
     .units = task_samples,
     .begin = task_cross_entropy_begin,
     .add = task_cross_entropy_add,

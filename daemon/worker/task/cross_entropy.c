@@ -20,8 +20,7 @@ static struct pk_val total(struct pk_graph *g, struct pk_val x)
 }
 
 /* Of mixed images: cross-entropy with share y + (1 - share) y of the partner, each y smoothed: 1 - s + s / C at
- * the class and s / C elsewhere. The loss and how many rows count; what is right is counted by the row's own
- * class. */
+ * the class and s / C elsewhere. The loss and how many rows count; accuracy is not defined. */
 static void mixed(struct pk_graph *g, const struct model_rows *rows, struct pk_val target, double smoothing,
                   struct pk_val *ret_loss, struct pk_val *ret_count)
 {

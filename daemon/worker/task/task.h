@@ -53,6 +53,7 @@ struct task_number {
 struct task_step {
     const char *key; /* static */
     double (*of)(const double *report);
+    bool unmixed; /* only while each sample has one label: not with mixup or cutmix */
 };
 
 /* Keys of an evaluation's metrics by position in the context: prefixes that end in "_at/". */

@@ -19,7 +19,7 @@ struct pk_comm_api;
 struct job_config;
 
 /* One scalar. Keys (l = layer, h = head, both from 1):
- *   every step            loss/train  lr  grad/norm (before clipping), and the task's: acc/train (images)
+ *   every step            loss/train  lr  grad/norm (before clipping), and the task's: acc/train (images, unless mixed)
  *   about twice a second  step_ms  samples_per_s or tokens_per_s  (means since the last report)
  *                         data_wait (share of that time in which a step waited for its batch, 0..1)
  *                         comm/wait (the same for other ranks, with several ranks; not with NCCL)

@@ -276,7 +276,8 @@ static void finish(struct trainer *t, const double *report, size_t sums, double 
     reporter_set_step(reporter, t->step);
     reporter_push(reporter, "loss/train", report[0]);
     for (const struct task_step *s = t->session->setup.task->steps; s->key; s++)
-        reporter_push(reporter, s->key, s->of(report));
+        if (!(s->unmixed && t->session->setup.options.mix_group))
+            reporter_push(reporter, s->key, s->of(report));
     reporter_push(reporter, "lr", lr);
     reporter_push(reporter, "grad/norm", report[sums]);
     if (report[sums + 1] != 0) {

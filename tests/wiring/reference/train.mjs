@@ -48,7 +48,7 @@ function lossOf(t, logits, target, smoothing) {
     return { loss, right: values.indexOf(Math.max(...values)) === target };
 }
 
-/** Of a mixed picture: both labels by their shares; what is right is counted by its own. */
+/** Of a mixed picture: both labels by their shares. */
 function mixedLoss(t, logits, { target, share, other }, smoothing) {
     const own = lossOf(t, logits, target, smoothing);
     return share === undefined ? own
@@ -540,12 +540,12 @@ export function train(s, batches, begin = null) {
     let skipped = 0, inRow = 0, step = 0;
     boundary(0);
     while (step < s.steps && inRow < s.nonfiniteLimit && patient()) {
-        const { loss, right, grads, moments } = gradient(s, params, batches.train(step), step);
+        const samples = batches.train(step), { loss, right, grads, moments } = gradient(s, params, samples, step);
         for (const name of [...grads.keys()].filter(each => buffers.has(each) || frozen(s, each)))
             grads.delete(name);
         const lr = rate(s, step), norm = normOf(grads);
         push('loss/train', ++step, loss);
-        if (s.classes)
+        if (s.classes && samples[0].share === undefined) // a mixed picture has two classes
             push('acc/train', step, right);
         push('lr', step, lr);
         push('grad/norm', step, norm);

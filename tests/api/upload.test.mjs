@@ -261,6 +261,14 @@ test('a missing, a surplus and a wrongly shaped tensor are all named', { skip },
     const split = await upload('odd', write(parts), { description: xcit.description });
     assert.deepEqual(split.json.errors.map(e => [e.pointer, e.detail]).sort(), [['#/tensors/cls_attn_blocks.0.attn.qkv.bias', 'lacks part 3 of its 3'],
         ['#/tensors/cls_attn_blocks.0.attn.qkv.weight', 'is there under two names'], ['#/tensors/cls_attn_blocks.1.attn.qkv.weight', 'has a part of type F32 and one of type F16']]);
+    // how many batches were tracked is not needed, and then 0
+    const uncounted = new Map([...xcit.weights].filter(([name]) => !name.endsWith('.num_batches_tracked')));
+    assert.ok(uncounted.size < xcit.weights.size);
+    assert.equal((await upload('uncounted', write(uncounted), { description: xcit.description })).status, 201);
+    const counted = parse((await host.get('/api/v1/models/uncounted/versions/1/weights')).bytes).tensors;
+    for (const name of xcit.weights.keys())
+        if (!uncounted.has(name))
+            assert.deepEqual([counted.get(name).dtype, counted.get(name).shape, [...counted.get(name).bytes]], ['I64', [], [0, 0, 0, 0, 0, 0, 0, 0]]);
     // four channels, of which no description can give the mean
     const patches = weights.get('patch_embed.proj.weight'), [width, channels, ...side] = patches.shape;
     assert.equal(channels, 3);

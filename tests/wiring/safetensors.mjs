@@ -14,7 +14,7 @@ export function readCheckpoint(file) {
         const data = new Float64Array((to - from) / width[entry.dtype]);
         for (let i = 0; i < data.length; i++) {
             const at = from + i * width[entry.dtype];
-            data[i] = entry.dtype === 'F64' ? bytes.readDoubleLE(at) : entry.dtype === 'F32' ? bytes.readFloatLE(at) : bytes[at];
+            data[i] = entry.dtype === 'F64' ? bytes.readDoubleLE(at) : entry.dtype === 'F32' ? bytes.readFloatLE(at) : entry.dtype === 'I64' ? Number(bytes.readBigInt64LE(at)) : bytes[at];
         }
         tensors.set(name, { shape: entry.shape, dtype: entry.dtype, data });
     }

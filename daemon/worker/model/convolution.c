@@ -83,7 +83,7 @@ struct pk_val net_batch_norm(struct net *n, struct pk_val x, const char *name)
     snprintf(tracked, sizeof tracked, "%s.num_batches_tracked", name);
     mean = net_buffer(n, running_mean, PK_SHAPE(c), 0);
     var = net_buffer(n, running_var, PK_SHAPE(c), 1);
-    steps = net_buffer(n, tracked, (struct pk_shape){.rank = 0}, 0);
+    steps = net_count(n, tracked);
     if (n->change && !net_frozen(n, running_mean) && !net_frozen(n, running_var)) {
         const double rows = (double)(pk_shape_count(&shape) / c) * (n->ranks > 1 ? n->ranks : 1);
         const double unbiased = rows > 1 ? rows / (rows - 1) : 1;

@@ -38,6 +38,7 @@ static const struct model_param *declare(struct net *n, const char *name, struct
                               .transposed = m->spec.arch->transposed,
                               .factor = how->factor,
                               .narrow = how->narrow,
+                              .whole = how->whole,
                               .decay = how->decay,
                               .lr_mult = 1,
                               .weight = MODEL_WEIGHT_OTHER,
@@ -91,6 +92,14 @@ struct pk_val net_buffer(struct net *n, const char *name, struct pk_shape shape,
                                 .start = {.rest = {.kind = MODEL_DRAW_VALUE, .a = value}}};
 
     return net_param(n, name, shape, &how);
+}
+
+struct pk_val net_count(struct net *n, const char *name)
+{
+    const struct net_how how = {
+        .role = MODEL_ROLE_BUFFER, .whole = true, .start = {.rest = {.kind = MODEL_DRAW_VALUE}}};
+
+    return net_param(n, name, (struct pk_shape){.rank = 0}, &how);
 }
 
 void net_buffer_update(struct net *n, const char *name, struct pk_val x, double decay)

@@ -212,7 +212,7 @@ static struct pk_val next_state(struct net *n, size_t i)
     return pk_state(n->g, name, n->m->spec.dtype, n->m->param[i].shape, PK_CAT_GRADIENTS);
 }
 
-/* Buffers, and their averages, where `gate` is not 0. parts: of what the parts of the step have left. */
+/* Buffers, and their averages (of a count itself), where `gate` is not 0. parts: of what the parts of the step have left. */
 static void write_buffers(struct net *n, const struct model_train_options *o, bool parts, struct pk_val gate)
 {
     const struct model *m = n->m;
@@ -230,7 +230,7 @@ static void write_buffers(struct net *n, const struct model_train_options *o, bo
             continue;
         snprintf(name, sizeof name, "ema/%s", m->param[i].name);
         pk_blend(n->g, pk_state(n->g, name, m->spec.dtype, m->param[i].shape, PK_CAT_EMA), n->param[i], gate,
-                 o->ema);
+                 m->param[i].whole ? 0 : o->ema);
     }
 }
 

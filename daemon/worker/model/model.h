@@ -252,6 +252,7 @@ struct model_param {
     bool decay;      /* has weight decay */
     double lr_mult;
     bool frozen; /* not trained (model_freeze) */
+    bool whole;  /* a count: files have it as I64, those before 2026-12 as a parameter; it is not averaged */
     enum model_weight weight;
     int layer; /* index of its block, from 0; -1: not in a block */
     struct model_start start;

@@ -91,6 +91,7 @@ struct net_how {
     enum model_role role;
     bool factor; /* operand of matrix products; a mixed plan uses a bf16 copy */
     bool narrow; /* may be stored in bf16 in a model that only serves */
+    bool whole;  /* a count, see struct model_param */
     bool decay;
     struct model_start start;
 };
@@ -100,6 +101,8 @@ struct pk_val net_param(struct net *n, const char *name, struct pk_shape shape, 
 /* Returns a buffer, initially `value` everywhere. It has no gradient and no optimiser changes it; checkpoints, ranks,
  * averages and evaluation treat it as a parameter. */
 struct pk_val net_buffer(struct net *n, const char *name, struct pk_shape shape, double value);
+/* Returns a buffer that counts from 0: a scalar. */
+struct pk_val net_count(struct net *n, const char *name);
 /* Sets the buffer b to decay b + (1 - decay) x at the end of an applied training step; no effect in other graphs. x has
  * the buffer's shape, no gradient, and equal values on all ranks (net_rank_mean). */
 void net_buffer_update(struct net *n, const char *name, struct pk_val x, double decay);

@@ -126,6 +126,36 @@ static enum pd_err put(struct sink *s, const void *bytes, size_t len, struct pd_
     return s->fd < 0 ? PD_OK : pd_file_write_all(s->fd, bytes, len, why);
 }
 
+/* The tensor as the file has it. */
+static struct data_st_tensor written(const struct train_tensor *t)
+{
+    struct data_st_tensor st = t->st;
+
+    if (t->whole) {
+        st.dtype = DATA_ST_I64;
+        st.bytes = st.count * data_st_dtype_size(DATA_ST_I64);
+    }
+    return st;
+}
+
+/* In place, from the last: an I64 is no smaller than what it was. */
+static void make_whole(void *host, const struct data_st_tensor *st)
+{
+    for (uint64_t i = st->count; i-- > 0;) {
+        const bool wide = st->dtype == DATA_ST_F64;
+        double value = 0;
+        float narrow = 0;
+        int64_t whole;
+
+        if (wide)
+            memcpy(&value, (char *)host + 8 * i, sizeof value);
+        else
+            memcpy(&narrow, (char *)host + 4 * i, sizeof narrow);
+        whole = llround(wide ? value : (double)narrow);
+        memcpy((char *)host + 8 * i, &whole, sizeof whole);
+    }
+}
+
 static enum pd_err
 put_all(struct sink *s, const struct pd_buf *header, const struct train_tensor *tensors, size_t count,
         enum pd_err (*get)(void *user, void *to, const void *memory, size_t bytes, struct pd_why *why),
@@ -141,8 +171,10 @@ put_all(struct sink *s, const struct pd_buf *header, const struct train_tensor *
 
         if (!tensors[i].st.data)
             err = get(user, host, tensors[i].memory, (size_t)tensors[i].st.bytes, why);
+        if (err == PD_OK && tensors[i].whole)
+            make_whole(host, &tensors[i].st);
         if (err == PD_OK)
-            err = put(s, bytes, (size_t)tensors[i].st.bytes, why);
+            err = put(s, bytes, (size_t)written(&tensors[i]).bytes, why);
     }
     return err;
 }
@@ -164,7 +196,7 @@ static enum pd_err build_header(const struct train_tensor *tensors, size_t count
     if (!st)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a checkpoint");
     for (size_t i = 0; i < count; i++)
-        st[i] = tensors[i].st;
+        st[i] = written(&tensors[i]);
     items[0] = (struct data_st_meta_item){"format", "pt"}; /* what other readers expect */
     items[1] = (struct data_st_meta_item){"polyd.format", FORMAT};
     items[2] = (struct data_st_meta_item){"polyd.sha256", digest};
@@ -208,8 +240,8 @@ enum pd_err train_checkpoint_write(const char *path, const struct train_tensor *
     if (err != PD_OK)
         goto out;
     for (size_t i = 0; i < count; i++)
-        if (tensors[i].st.bytes > most)
-            most = (size_t)tensors[i].st.bytes;
+        if (written(&tensors[i]).bytes > most)
+            most = (size_t)written(&tensors[i]).bytes;
     host = malloc(most);
     if (!host) {
         err = pd_fail(why, PD_ERR_NOMEM, "no memory for a checkpoint");

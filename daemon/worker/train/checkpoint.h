@@ -34,6 +34,7 @@ struct train_state {
 struct train_tensor {
     struct data_st_tensor st;
     void *memory; /* the back end's; unused with st.data */
+    bool whole;   /* counts in `memory`, as st describes them (F32 or F64): the file has them as I64 */
     bool fresh;   /* a state that train.start does not set: zero, whatever its file has */
 };
 

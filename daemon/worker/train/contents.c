@@ -33,6 +33,14 @@ struct contents {
 
 _Static_assert(DATA_ST_RANK_LIMIT == PK_MAX_RANK, "shapes are copied whole");
 
+/* Whether the parameter of that name is a count. */
+static bool is_whole(const struct model *m, const char *name)
+{
+    size_t i;
+
+    return model_tensor_of(m, name, &i) == MODEL_TENSOR_PARAM && model_param(m, i)->whole;
+}
+
 static void add_tensor(struct contents *c, const char *prefix, const char *name, const struct pk_shape *shape,
                        enum pk_dtype dtype, void *memory)
 {
@@ -47,6 +55,7 @@ static void add_tensor(struct contents *c, const char *prefix, const char *name,
     t->st.count = (uint64_t)pk_shape_count(shape);
     t->st.bytes = t->st.count * pk_dtype_size(dtype);
     t->memory = memory;
+    t->whole = is_whole(c->session->setup.model, name);
     c->tensor_count++;
 }
 
@@ -278,6 +287,23 @@ enum pd_err contents_write(struct contents *c, const char *path, const struct tr
                                   ret, why);
 }
 
+/* A count, I64 or as files before 2026-12 have it. */
+static enum pd_err read_whole(struct contents *c, const struct data_st_tensor *from,
+                              const struct train_tensor *t, struct pd_why *why)
+{
+    void *host = malloc((size_t)t->st.bytes + 1);
+    enum pd_err err;
+
+    if (!host)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for '%s'", t->st.name);
+    err = t->st.dtype == DATA_ST_F64 ? data_st_read_f64(from, host, from->count, why)
+                                     : data_st_read_f32(from, host, from->count, why);
+    if (err == PD_OK)
+        err = c->session->api->upload(c->session->backend, t->memory, host, (size_t)t->st.bytes, why);
+    free(host);
+    return err;
+}
+
 /* A tensor behind the parameters. */
 static enum pd_err read_tensor(struct contents *c, const char *path, const struct data_st *st,
                                const struct train_tensor *t, struct pd_why *why)
@@ -290,6 +316,8 @@ static enum pd_err read_tensor(struct contents *c, const char *path, const struc
             return pd_fail(why, PD_ERR_CONFLICT, "'%s' belongs to a run with another tokenizer", path);
         return PD_OK;
     }
+    if (t->whole && from && from->count == t->st.count)
+        return read_whole(c, from, t, why);
     if (!from || from->dtype != t->st.dtype || from->bytes != t->st.bytes)
         return pd_fail(why, PD_ERR_CORRUPT, "'%s' lacks '%s'", path, t->st.name);
     if (!t->memory) /* another rank keeps it */

@@ -174,7 +174,7 @@ static enum pd_err find_others(struct average *a, const char *name, const struct
             return pd_fail(why, PD_ERR_INVALID,
                            "#/average/%zu: the shape of '%.80s' differs from that in the first file", i,
                            name);
-        if (is_float(from[i]) != is_float(from[0]))
+        if (is_float(from[i]) != is_float(from[0]) && from[0]->rank) /* counts were F32 before 2026-12 */
             return pd_fail(why, PD_ERR_INVALID, "#/average/%zu: '%.80s' is %s, %s in the first file", i, name,
                            data_st_dtype_name(from[i]->dtype), data_st_dtype_name(from[0]->dtype));
     }
@@ -210,8 +210,14 @@ static enum pd_err list_tensors(struct average *a, struct pd_why *why)
         to->st.name = name;
         from[0] = t;
         err = find_others(a, name, from, why);
-        if (!is_float(t)) /* a count: that of the first */
+        for (size_t i = 0; err == PD_OK && i < a->count && is_float(t); i++)
+            if (!is_float(from[i]))
+                t = from[i];
+        if (!is_float(t)) { /* a count: that of the first file that has it as one */
+            to->st = *t;
+            to->st.name = name;
             continue;
+        }
         to->st.dtype = t->dtype == DATA_ST_F64 ? DATA_ST_F64 : DATA_ST_F32;
         to->st.bytes = t->count * data_st_dtype_size(to->st.dtype);
         to->st.data = NULL;

@@ -305,6 +305,8 @@ static void match(struct import *m, struct findings *f)
     for (i = 0; i < model_param_count(m->model); i++) {
         const char *name = model_param(m->model, i)->name;
 
+        if (!m->seen[i] && model_param(m->model, i)->whole) /* old versions of PyTorch did not count */
+            continue;
         if (!m->seen[i])
             note(&f->missing, &f->missing_count, name);
         check_parts(m, f, i);
@@ -440,9 +442,14 @@ static enum pd_err get_parts(void *user, void *to, const void *memory, size_t by
 
 static struct train_tensor tensor_of(struct import_source *from, const char *name)
 {
-    struct train_tensor t = {.st = *from->part[0]};
+    static const int64_t zero = 0;
+    const struct data_st_tensor none = {
+        .dtype = DATA_ST_I64, .count = 1, .bytes = sizeof zero, .data = &zero};
+    struct train_tensor t = {.st = from->of ? *from->part[0] : none};
 
     t.st.name = name;
+    if (!from->of) /* a count that the file lacks */
+        return t;
     if (from->of == 1)
         return t;
     t.st.dim[0] *= from->of;

@@ -446,7 +446,7 @@ function move(s, state, moments) {
                 const { mean, variance } = part.get(p.name.slice(0, at)), to = p.name.endsWith('mean') ? mean : variance;
                 to.forEach((x, i) => { data[i] = 0.9 * data[i] + 0.1 * x; });
             }
-        average?.forEach((x, i) => { average[i] = s.ema * x + (1 - s.ema) * data[i]; });
+        average?.forEach((x, i) => { average[i] = p.name.endsWith('num_batches_tracked') ? data[i] : s.ema * x + (1 - s.ema) * data[i]; });
     }
 }
 

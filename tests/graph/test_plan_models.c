@@ -82,6 +82,83 @@ static struct model_spec s5(struct model_spec s)
     return s;
 }
 
+static struct model_spec swin_t(enum pk_phi phi)
+{
+    static const int32_t depth[] = {2, 2, 6, 2}, heads[] = {3, 6, 12, 24};
+    struct model_spec s = vit(224, 4, 96, 3, phi, 12);
+
+    s.arch = &model_swin;
+    s.norm_eps = 1e-5;
+    s.window = 7;
+    for (int i = 0; i < 4; i++) {
+        s.stage_depth[i] = depth[i];
+        s.stage_heads[i] = heads[i];
+    }
+    s.attention.n_for_scale = 49;
+    return s;
+}
+
+static struct model_spec xcit_s12(enum pk_phi phi)
+{
+    struct model_spec s = vit(224, 16, 384, 8, phi, 12);
+
+    s.arch = &model_xcit;
+    s.pool = MODEL_POOL_CLS;
+    s.pos = true;
+    s.layerscale = 1;
+    s.class_depth = 2;
+    s.class_attention = s.attention;
+    return s;
+}
+
+static struct model_spec deit(int32_t width, int32_t heads, enum pk_phi phi)
+{
+    struct model_spec s = vit(224, 16, width, heads, phi, 12);
+
+    s.arch = &model_deit;
+    s.pool = MODEL_POOL_CLS;
+    s.pos = true;
+    return s;
+}
+
+static struct model_spec nystrom(int32_t context, enum pk_phi phi)
+{
+    struct model_spec s = gpt(64, 2, 2, context, phi);
+
+    s.arch = &model_nystrom;
+    s.mlp_width = 128;
+    s.gelu_tanh = false;
+    s.vocab = 32;
+    s.classes = 10;
+    s.pool = MODEL_POOL_MEAN;
+    s.landmarks = 128;
+    s.conv_kernel = 35;
+    s.pinv_iterations = 6;
+    s.zero_pads = true;
+    s.init = MODEL_INIT_KAIMING;
+    return s;
+}
+
+static struct model_spec pinn(enum pk_phi phi)
+{
+    struct model_spec s = gpt(32, 1, 2, 5, phi);
+
+    s.arch = &model_pinnsformer;
+    s.mlp_width = 256;
+    s.head_width = 512;
+    s.norm_eps = 1e-6;
+    s.vocab = 0;
+    s.pos = false;
+    s.gelu_tanh = false;
+    s.equation = DATA_EQUATION_CONVECTION;
+    s.coefficient = 50;
+    s.step = 1e-4;
+    for (int i = 0; i < 2; i++)
+        s.grid[i] = s.test_grid[i] = 51;
+    s.init = MODEL_INIT_XAVIER;
+    return s;
+}
+
 static void check(const char *what, struct pk_graph *g)
 {
     struct pk_exec *e = NULL;
@@ -130,6 +207,68 @@ static void check_model(const char *what, struct model_spec spec, int32_t batch,
     model_free(m);
 }
 
+static void check_taught(const char *what, struct model_spec spec, struct model_spec teacher, int32_t batch)
+{
+    struct model_distil distil = {.soft = false, .alpha = 0.5, .tau = 1};
+    struct model_train_options o = options;
+    struct model *m = NULL, *t = NULL;
+    struct pk_graph *g = NULL;
+    struct pd_why why = {.text = ""};
+
+    if (model_new(&spec, &m, &why) != PD_OK || model_new(&teacher, &t, &why) != PD_OK)
+        fail_msg("%s: %s", what, why.text);
+    distil.teacher = t;
+    o.distil = &distil;
+    o.batch = batch;
+    if (model_graph_train(m, &o, false, &g, &why) != PD_OK)
+        fail_msg("%s: %s", what, why.text);
+    check(what, g);
+    if (model_graph_eval(m, &task_cross_entropy, batch, 0, &g, &why) != PD_OK)
+        fail_msg("%s: %s", what, why.text);
+    check("  evaluation", g);
+    model_free(m);
+    model_free(t);
+}
+
+/* Loss and gradient of one evaluation within a line search. */
+static void check_equation(const char *what, struct model_spec spec)
+{
+    struct model_train_options o = options;
+    struct model *m = NULL;
+    struct pk_graph *g = NULL;
+    struct pd_why why = {.text = ""};
+
+    if (model_new(&spec, &m, &why) != PD_OK)
+        fail_msg("%s: %s", what, why.text);
+    o.loss = task_equation.loss;
+    o.batch = 1;
+    o.line_rows = 1;
+    o.line_numbers = 64;
+    if (model_graph_line(m, &o, &g, &why) != PD_OK)
+        fail_msg("%s: %s", what, why.text);
+    check(what, g);
+    if (model_graph_eval(m, task_equation.loss, 1, 0, &g, &why) != PD_OK)
+        fail_msg("%s: %s", what, why.text);
+    check("  evaluation", g);
+    model_free(m);
+}
+
+static void test_plan_of_other_networks_is_close_to_the_bound(void **state)
+{
+    (void)state;
+    check_model("Swin-T 224, batch 8", swin_t(PK_PHI_SOFTMAX), 8, 0);
+    check_model("Swin-T 224, x^3 learned", swin_t(PK_PHI_POLY), 8, 0);
+    check_model("XCiT-S12/16 224, batch 8", xcit_s12(PK_PHI_SOFTMAX), 8, 0);
+    check_model("XCiT-S12/16 224, x^3 learned", xcit_s12(PK_PHI_POLY), 8, 0);
+    check_taught("DeiT-Ti by ViT-B, batch 8", deit(192, 3, PK_PHI_SOFTMAX),
+                 vit(224, 16, 768, 12, PK_PHI_SOFTMAX, 12), 8);
+    check_taught("DeiT-S x^3 by Swin-T, batch 8", deit(384, 6, PK_PHI_POLY), swin_t(PK_PHI_SOFTMAX), 8);
+    check_model("Nystromformer 2048, batch 8", nystrom(2048, PK_PHI_SOFTMAX), 8, 2048);
+    check_model("Nystromformer 2048, x^3", nystrom(2048, PK_PHI_POLY), 8, 2048);
+    check_equation("PINNsformer 51 x 51", pinn(PK_PHI_SOFTMAX));
+    check_equation("PINNsformer 51 x 51, x^3", pinn(PK_PHI_POLY));
+}
+
 static void test_plan_of_the_real_models_is_close_to_the_bound(void **state)
 {
     (void)state;
@@ -147,6 +286,7 @@ static void test_plan_of_the_real_models_is_close_to_the_bound(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plan_of_other_networks_is_close_to_the_bound),
         cmocka_unit_test(test_plan_of_the_real_models_is_close_to_the_bound),
     };
 

@@ -12,8 +12,6 @@
 #include "daemon/job/rules.h"
 #include "kernels/base/arena.h"
 
-#define INIT_MAX_BYTES 255
-
 static const char *const shares[] = {"layer", "head", "global"}, *const forms[] = {"direct", "log",
                                                                                    "softplus", "sigmoid"};
 static const char *const members[] = {"init", "per", "form"};
@@ -62,13 +60,27 @@ static bool take_name(const struct entry *e, const char *member, const json_t *v
     return false;
 }
 
+const char *job_scalar_share_fault(const struct pk_formula *init, int per)
+{
+    const bool global = per == JOB_SCALE_SHARE_GLOBAL;
+
+    if (pk_formula_reads(init, PK_LEAF_HEAD) && per != JOB_SCALE_SHARE_HEAD)
+        return global
+                   ? "reads the head h, but per global makes one scalar of the whole model: use per head"
+                   : "reads the head h, but per layer makes one scalar of all heads of a layer: use per head";
+    if (pk_formula_reads(init, PK_LEAF_LAYER) && global)
+        return "reads the layer l, but per global makes one scalar of the whole model: use per layer or head";
+    return NULL;
+}
+
 /* A number is written as text: the formula of that number. */
-static bool take_init(const struct entry *e, const json_t *v, char *out, size_t size)
+static bool take_init(const struct entry *e, const json_t *v, int per, char *out, size_t size)
 {
     const char *text = json_string_value(v);
     char number[40];
     struct pk_formula *f = NULL;
     struct pk_formula_fault fault;
+    const char *why;
     enum pd_err err;
 
     if (v && json_is_number(v))
@@ -79,23 +91,26 @@ static bool take_init(const struct entry *e, const json_t *v, char *out, size_t 
         fail(e, "init", "must be a number or a formula of n, h, H, l, L and d, not %s", job_json_kind(v));
         return false;
     }
-    if (!*text || strlen(text) > INIT_MAX_BYTES || strpbrk(text, "\r\n")) {
-        fail(e, "init", "must have 1 to %d bytes and no line breaks", INIT_MAX_BYTES);
+    if (!*text || strlen(text) > JOB_SCALAR_INIT || strpbrk(text, "\r\n")) {
+        fail(e, "init", "must have 1 to %d bytes and no line breaks", JOB_SCALAR_INIT);
         return false;
     }
     err = pk_formula_parse(text, strlen(text), PK_FORMULA_START, false, NULL, 0, &f, &fault);
+    why = err == PD_OK ? job_scalar_share_fault(f, per) : NULL;
     pk_formula_free(f);
     if (err == PD_ERR_NOMEM)
         e->c->nomem = true;
     else if (err != PD_OK)
         fail(e, "init", "character %d: %s", fault.at + 1, fault.text);
+    else if (why)
+        fail(e, "init", "%s", why);
     snprintf(out, size, "%s", text);
-    return err == PD_OK;
+    return err == PD_OK && !why;
 }
 
 static json_t *take_scalar(const struct entry *e, const json_t *v, struct job_scalar *to)
 {
-    char init[INIT_MAX_BYTES + 1], near[64];
+    char init[JOB_SCALAR_INIT + 1], near[64];
     const char *key;
     const json_t *ignored;
 
@@ -119,7 +134,7 @@ static json_t *take_scalar(const struct entry *e, const json_t *v, struct job_sc
     }
     if (!take_name(e, "per", json_object_get(v, "per"), shares, 3, &to->per) ||
         !take_name(e, "form", json_object_get(v, "form"), forms, 4, &to->form) ||
-        !take_init(e, json_object_get(v, "init"), init, sizeof init))
+        !take_init(e, json_object_get(v, "init"), to->per, init, sizeof init))
         return NULL;
     to->name = pd_arena_strdup(e->c->run->arena, e->name);
     to->init = pd_arena_strdup(e->c->run->arena, init);

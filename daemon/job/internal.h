@@ -298,13 +298,6 @@ void *job_place(struct job_ctx *c, const struct job_field *f);
 json_t *job_take(struct job_ctx *c, const struct job_field *f, json_t *v);
 /* The same for a row of JOB_T_SETS. */
 json_t *job_take_sets(struct job_ctx *c, const struct job_field *f, json_t *v);
-/* hierarchy.c: what the attention modules of a stage have in common; a network without stages is one. False: there is no
- * stage i. The sizes must have been checked. */
-struct job_stage {
-    int64_t blocks, heads, head_dim;
-    double n; /* N of the scale */
-};
-bool job_config_stage(const struct job_config *g, size_t i, struct job_stage *ret);
 /* formula.c: the same for a row of JOB_T_SCALARS; the checks of attention.formula; whether it runs as a built-in. */
 json_t *job_take_scalars(struct job_ctx *c, const struct job_field *f, json_t *v);
 void job_formula_check(struct job_ctx *c);

@@ -206,6 +206,7 @@ struct job_model {
 };
 
 /* A learned scalar of attention.formula. */
+#define JOB_SCALAR_INIT 255 /* bytes of an initial value */
 enum job_scalar_form { JOB_SCALAR_DIRECT, JOB_SCALAR_LOG, JOB_SCALAR_SOFTPLUS, JOB_SCALAR_SIGMOID };
 struct job_scalar {
     const char *name;
@@ -527,10 +528,20 @@ int64_t job_config_keys(const struct job_config *config);
  * where attention stays within one, or data.context, of a pair of texts half of it; 0 where there is none.
  * Whatever attention.n_for_scale says. */
 int64_t job_config_tokens(const struct job_config *config);
+/* What the attention modules of a stage have in common; a network without stages is one. False: there is no stage i.
+ * The sizes must have been checked. */
+struct job_stage {
+    int64_t blocks, heads, head_dim;
+    double n; /* N of the scale */
+};
+bool job_config_stage(const struct job_config *config, size_t i, struct job_stage *ret);
 /* Whether tokens see none that come later. */
 bool job_config_causal(const struct job_config *config);
 /* attention.formula, with the ranges of its described scalars, as pk_formula_parse. */
 struct pk_formula;
+/* Why a scalar that each layer, each head or the whole model has (enum job_scale_share) cannot start as `init` says, which
+ * reads what its heads or layers do not share; NULL: it can. A literal. */
+const char *job_scalar_share_fault(const struct pk_formula *init, int per);
 struct pk_formula_fault;
 PD_NODISCARD enum pd_err job_formula_parse(const struct job_config *config, struct pk_formula **ret,
                                            struct pk_formula_fault *fault);

@@ -268,7 +268,13 @@ static bool sized(const struct job_ctx *c)
     return true;
 }
 
-/* Whether an initial value is one of its form, wherever the run has the scalar: in every head, or in each layer as in its
+/* Whether an initial value is one of its form. */
+static bool of_form(double v, int form)
+{
+    return isfinite(v) && (form == JOB_SCALAR_DIRECT || v > 0) && (form != JOB_SCALAR_SIGMOID || v < 1);
+}
+
+/* Whether an initial value is one of its form in the format of parameters, wherever the run has the scalar: in every head, or in each layer as in its
  * head 0, or once as in head 0 of the first layer. */
 static void check_start(struct job_ctx *c, const struct job_scalar *s)
 {
@@ -278,9 +284,11 @@ static void check_start(struct job_ctx *c, const struct job_scalar *s)
     struct pk_formula_fault fault;
     struct job_stage at;
     char pointer[96];
+    const bool f64 = g->train.precision == JOB_PRECISION_FP64;
     bool good = true;
     int64_t layer = 0;
     double v = 0;
+    char held[64] = "";
 
     if (!sized(c) ||
         pk_formula_parse(s->init, strlen(s->init), PK_FORMULA_START, false, NULL, 0, &f, &fault) != PD_OK)
@@ -297,15 +305,16 @@ static void check_start(struct job_ctx *c, const struct job_scalar *s)
                 leaf[PK_LEAF_HEAD] = (double)h;
                 leaf[PK_LEAF_LAYER] = (double)layer;
                 v = pk_formula_value(f, leaf);
-                good = isfinite(v) && (s->form == JOB_SCALAR_DIRECT || v > 0) &&
-                       (s->form != JOB_SCALAR_SIGMOID || v < 1);
+                good = of_form(f64 ? v : (double)(float)v, s->form);
             }
     }
     pk_formula_free(f);
     if (good)
         return;
     snprintf(pointer, sizeof pointer, "/attention/params/%s/init", s->name);
-    job_ctx_error(c, pointer, "is %g, and %s", v,
+    if (of_form(v, s->form))
+        snprintf(held, sizeof held, " (%g in fp32, the format of parameters)", (double)(float)v);
+    job_ctx_error(c, pointer, "is %.9g%s, and %s", v, held,
                   s->form == JOB_SCALAR_DIRECT    ? "must be finite"
                   : s->form == JOB_SCALAR_SIGMOID ? "with form sigmoid must lie between 0 and 1"
                                                   : "with this form must be above 0");

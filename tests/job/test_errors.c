@@ -285,6 +285,50 @@ static void test_a_custom_shape_needs_no_preset(void **state)
     done(&p);
 }
 
+/* Of scalars of a formula: parameters are f32, but f64 with precision fp64. */
+static void test_initial_values_are_checked_as_parameters_hold_them(void **state)
+{
+    static const struct {
+        const char *form, *init;
+        const char *what; /* NULL: accepted */
+    } cases[] = {
+        {"direct", "1e300", "is 1e+300 (inf in fp32, the format of parameters), and must be finite"},
+        {"direct", "-4e38", "is -4e+38 (-inf in fp32"},
+        {"direct", "-3e38", NULL},
+        {"direct", "1e-300", NULL}, /* is 0, which a scalar may be */
+        {"log", "1e-300",
+         "is 1e-300 (0 in fp32, the format of parameters), and with this form must be above 0"},
+        {"log", "1e-30", NULL},
+        {"softplus", "1e39", "(inf in fp32"},
+        {"sigmoid", "1-1/10^9",
+         "is 0.999999999 (1 in fp32, the format of parameters), and with form sigmoid must"},
+        {"sigmoid", "1-1/10^6", NULL},
+        {"log", "0", "is 0, and with this form must be above 0"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int f64 = 0; f64 < 2; f64++) {
+            const bool refused = cases[i].what && (!f64 || !strstr(cases[i].what, "in fp32"));
+            char text[400];
+
+            snprintf(
+                text, sizeof text,
+                "{\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"mnist\"},\"resources\":{"
+                "\"device\":\"cpu\"},\"train\":{\"epochs\":1,\"precision\":\"%s\"},\"attention\":{"
+                "\"activation\":\"formula\",\"formula\":\"a*s\",\"params\":{\"a\":{\"init\":\"%s\",\"form\":"
+                "\"%s\"}}}}",
+                f64 ? "fp64" : "fp32", cases[i].init, cases[i].form);
+            if (refused) {
+                want_error(text, "#/attention/params/a/init", cases[i].what);
+            } else {
+                struct parsed p = want_ok(text);
+
+                done(&p);
+            }
+        }
+}
+
 /* Rules and checks that ask for the dimension of a head run all the same. */
 static void test_a_shape_without_heads_is_an_error(void **state)
 {
@@ -354,6 +398,7 @@ int main(void)
         cmocka_unit_test(test_malformed_and_oversized_documents),
         cmocka_unit_test(test_checks_of_several_fields),
         cmocka_unit_test(test_a_custom_shape_needs_no_preset),
+        cmocka_unit_test(test_initial_values_are_checked_as_parameters_hold_them),
         cmocka_unit_test(test_a_shape_without_heads_is_an_error),
         cmocka_unit_test(test_what_has_no_effect_is_a_warning),
     };

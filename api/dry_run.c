@@ -1,5 +1,7 @@
 /* A job, or the jobs of a template, planned and described; nothing is kept. Plans are made one after the other. */
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "api/formula_json.h"
@@ -7,11 +9,18 @@
 #include "api/server.h"
 #include "api/submit.h"
 
+/* Starts at the suggested initial value, until its norm is as close to the ceiling as CLOSE. */
+#define CORRECTIONS 3
+#define CLOSE 0.05
+#define SLOW_S 5 /* seconds of a step from which only the run's own start is tried */
+
 /* One job of it. */
 struct dry_part {
     struct expand_run run;
     struct pd_buf plan, start;       /* start: of a formula */
     struct job_config *with_formula; /* of the run; NULL: it has no formula */
+    double factor;   /* on A, which puts its norm at softmax's ceiling; NAN: it is not measured */
+    int corrections; /* of that factor */
     char plan_error[sizeof((struct pd_why *)0)->text], start_error[sizeof((struct pd_why *)0)->text];
 };
 
@@ -54,7 +63,7 @@ static enum pd_err find_formula(struct dry_part *p, const struct job_doc *job, s
     return err;
 }
 
-static enum pd_err dry_ask(struct dry *d, bool start, struct pd_why *why);
+static enum pd_err dry_ask(struct dry *d, bool start, const char *document, struct pd_why *why);
 
 /* Copies the sentence of an error. */
 static void dry_failed(char out[sizeof((struct pd_why *)0)->text], enum pd_err err, const struct pd_why *why)
@@ -62,16 +71,59 @@ static void dry_failed(char out[sizeof((struct pd_why *)0)->text], enum pd_err e
     snprintf(out, sizeof((struct pd_why *)0)->text, "%s", why && why->text[0] ? why->text : pd_err_name(err));
 }
 
+static void dry_corrected(void *ctx, enum pd_err err, const struct pd_why *why, const char *start);
+
+/* Requests a start at the suggested initial value: the logits of later layers depend on the norm in earlier ones, so that
+ * the norm is not quite proportional to the factor. False: no start was requested. */
+static bool dry_correct(struct dry *d)
+{
+    struct dry_part *p = &d->part[d->planned];
+    struct pd_why why = {.text = ""};
+    json_t *start = json_loads(p->start.data, 0, NULL);
+    char *document = NULL;
+    bool asked = !(json_number_value(json_object_get(start, "step_s")) > SLOW_S) &&
+                 api_formula_at_ceiling(p->with_formula, p->run.document.data, start, &p->factor, &document,
+                                        &why) == PD_OK &&
+                 document && dry_ask(d, true, document, &why) == PD_OK;
+
+    json_decref(start);
+    free(document);
+    return asked;
+}
+
+/* Any thread. A start that fails leaves the factor as it is. */
+static void dry_corrected(void *ctx, enum pd_err err, const struct pd_why *why, const char *start)
+{
+    struct dry *d = ctx;
+    struct dry_part *p = &d->part[d->planned];
+    json_t *got = err == PD_OK ? json_loads(start, 0, NULL) : NULL;
+    const double off = sqrt((double)job_config_keys(p->with_formula)) / api_formula_norm(got);
+
+    (void)why;
+    json_decref(got);
+    if (isfinite(off) && off > 0) {
+        p->factor *= off;
+        if (fabs(off - 1) > CLOSE && ++p->corrections < CORRECTIONS && dry_correct(d))
+            return;
+    }
+    d->planned++;
+    dry_plan(d);
+}
+
 /* Any thread. */
 static void dry_started(void *ctx, enum pd_err err, const struct pd_why *why, const char *start)
 {
     struct dry *d = ctx;
-    struct dry_part *p = &d->part[d->planned++];
+    struct dry_part *p = &d->part[d->planned];
 
-    if (err == PD_OK)
+    if (err == PD_OK) {
         pd_buf_str(&p->start, start);
-    else
+        if (pd_buf_err(&p->start) == PD_OK && dry_correct(d))
+            return;
+    } else {
         dry_failed(p->start_error, err, why);
+    }
+    d->planned++;
     dry_plan(d);
 }
 
@@ -87,7 +139,7 @@ static void dry_planned(void *ctx, enum pd_err err, const struct pd_why *why, co
     else
         dry_failed(p->plan_error, err, why);
     if (err == PD_OK && d->start && p->with_formula) {
-        err = dry_ask(d, true, &no_start);
+        err = dry_ask(d, true, NULL, &no_start);
         if (err != PD_OK)
             dry_started(d, err, &no_start, NULL);
         return;
@@ -96,19 +148,21 @@ static void dry_planned(void *ctx, enum pd_err err, const struct pd_why *why, co
     dry_plan(d);
 }
 
-/* The plan of the job whose turn it is, or its start. */
-static enum pd_err dry_ask(struct dry *d, bool start, struct pd_why *why)
+/* The plan of the job whose turn it is, or its start; document: another one than the run's. */
+static enum pd_err dry_ask(struct dry *d, bool start, const char *document, struct pd_why *why)
 {
     const struct dry_part *p = &d->part[d->planned];
     const struct job_head *head = job_doc_head(d->request.part[d->planned].job);
-    const struct sup_planning asked = {.document = p->run.document.data,
-                                       .len = p->run.document.len,
-                                       .plan_digest = p->run.plan_digest,
+    const struct sup_planning asked = {.document = document ? document : p->run.document.data,
+                                       .len = document ? strlen(document) : p->run.document.len,
+                                       .plan_digest = document ? NULL : p->run.plan_digest,
                                        .device = api_device_of(head),
                                        .slots = (int)head->resources.slots,
                                        .start = start,
                                        .refresh = api_plan_of_files(&p->run),
-                                       .done = start ? dry_started : dry_planned,
+                                       .done = document ? dry_corrected
+                                               : start  ? dry_started
+                                                        : dry_planned,
                                        .ctx = d};
 
     return sup_plan(d->sup, &asked, why);
@@ -128,7 +182,7 @@ static void dry_plan(struct dry *d)
     if (err == PD_OK)
         err = find_formula(&d->part[d->planned], d->request.part[d->planned].job, &why);
     if (err == PD_OK)
-        err = dry_ask(d, false, &why);
+        err = dry_ask(d, false, NULL, &why);
     if (err != PD_OK)
         dry_planned(d, err, &why, NULL);
 }
@@ -181,7 +235,7 @@ static enum pd_err formula_json(struct pd_buf *b, const struct dry_part *p, stru
 
     api_json_key(b, "formula");
     if (p->with_formula)
-        err = api_formula_of_job(b, p->with_formula, start, why);
+        err = api_formula_of_job(b, p->with_formula, start, p->factor, why);
     else
         api_json_null(b);
     api_json_kv_raw(b, "start", p->start.data);
@@ -298,6 +352,7 @@ void api_dry_run(struct api_req *r, struct job_request *q, bool start)
     for (size_t i = 0; i < d->request.count; i++) {
         pd_buf_init(&d->part[i].plan, 0);
         pd_buf_init(&d->part[i].start, 0);
+        d->part[i].factor = NAN;
     }
     dry_plan(d);
 }

@@ -19,7 +19,8 @@ struct check {
     const char *text;
     size_t length;
     struct pk_formula_param param[PK_FORMULA_PARAMS];
-    double init[PK_FORMULA_PARAMS];
+    struct api_formula_scalar scalar[PK_FORMULA_PARAMS]; /* as param */
+    char number[PK_FORMULA_PARAMS][32];                  /* initial values that are numbers, as text */
     int params;
     double n, keys, heads, layers;
     struct api_formula at;
@@ -77,37 +78,43 @@ static void pointer_of(char *out, size_t size, const char *parent, const char *n
     snprintf(out + n, size - n, "%s", member);
 }
 
-/* An initial value: a number, or a formula of n, h, H, l, L, d. */
-static bool start_value(struct api_req *r, const json_t *v, const char *pointer, const struct check *c,
-                        double *ret)
+/* An initial value: a number, or a formula of n, h, H, l, L, d. number: for the text of the former. */
+static bool start_text(struct api_req *r, const json_t *v, const char *pointer, char number[32],
+                       struct api_formula_scalar *to)
 {
     struct pk_formula_fault fault;
     struct pk_formula *f;
+    const char *why;
     enum pd_err err;
 
-    if (json_is_number(v)) {
-        *ret = json_number_value(v);
-        return true;
-    }
-    if (!json_is_string(v)) {
+    if (!json_is_number(v) && !json_is_string(v)) {
         refuse(r, pointer, "must be a number or a formula of n, h, H, l, L and d");
         return false;
     }
-    err = pk_formula_parse(json_string_value(v), json_string_length(v), PK_FORMULA_START, false, NULL, 0, &f,
-                           &fault);
+    snprintf(number, 32, "%.17g", json_number_value(v));
+    to->init = json_is_string(v) ? json_string_value(v) : number;
+    err = pk_formula_parse(to->init, strlen(to->init), PK_FORMULA_START, false, NULL, 0, &f, &fault);
     if (err == PD_ERR_NOMEM)
         api_fail(r, err, "%s", fault.text);
     else if (err != PD_OK)
         wrong(r, pointer, &fault);
     if (err != PD_OK)
         return false;
-    *ret = pk_formula_value(f, c->at.leaf);
+    why = job_scalar_share_fault(f, to->per);
+    if (why)
+        refuse(r, pointer, why);
     pk_formula_free(f);
-    if (!isfinite(*ret)) {
-        refuse(r, pointer, "gives no finite number");
-        return false;
-    }
-    return true;
+    return !why;
+}
+
+/* The place of v's text in a list of n, or n. */
+static size_t word_of(const json_t *v, const char *const *words, size_t n)
+{
+    size_t k = 0;
+
+    while (k < n && v && (!json_is_string(v) || strcmp(json_string_value(v), words[k])))
+        k++;
+    return k;
 }
 
 static bool read_params(struct api_req *r, const json_t *params, struct check *c)
@@ -126,10 +133,11 @@ static bool read_params(struct api_req *r, const json_t *params, struct check *c
         static const char *const forms[] = {"direct", "log", "softplus", "sigmoid"};
         static const enum pk_formula_range ranges[] = {PK_RANGE_ANY, PK_RANGE_POSITIVE, PK_RANGE_POSITIVE,
                                                        PK_RANGE_UNIT};
-        const json_t *form, *init;
+        static const char *const shares[] = {"layer", "head", "global"}; /* enum job_scale_share */
+        const json_t *init;
         const char *key;
         json_t *member;
-        size_t k = 0;
+        size_t k, per;
         char pointer[160];
 
         pointer_of(pointer, sizeof pointer, "#/params/", name, "");
@@ -150,27 +158,22 @@ static bool read_params(struct api_req *r, const json_t *params, struct check *c
                 return false;
             }
         }
-        form = json_object_get(p, "form");
-        while (k < 4 && form && (!json_is_string(form) || strcmp(json_string_value(form), forms[k])))
-            k++;
-        if (k == 4) {
-            refuse(r, pointer, "form must be direct, log, softplus or sigmoid");
+        k = word_of(json_object_get(p, "form"), forms, 4);
+        per = word_of(json_object_get(p, "per"), shares, 3);
+        if (k == 4 || per == 3) {
+            refuse(r, pointer,
+                   k == 4 ? "form must be direct, log, softplus or sigmoid"
+                          : "per must be layer, head or global");
             return false;
         }
         strcpy(c->param[c->params].name, name);
         c->param[c->params].range = ranges[k];
-        c->init[c->params] = ranges[k] == PK_RANGE_UNIT ? 0.5 : 1;
+        c->scalar[c->params] = (struct api_formula_scalar){
+            .name = name, .init = ranges[k] == PK_RANGE_UNIT ? "0.5" : "1", .per = (int)per};
         init = json_object_get(p, "init");
         pointer_of(pointer, sizeof pointer, "#/params/", name, "/init");
-        if (init && !start_value(r, init, pointer, c, &c->init[c->params]))
+        if (init && !start_text(r, init, pointer, c->number[c->params], &c->scalar[c->params]))
             return false;
-        if ((ranges[k] != PK_RANGE_ANY && c->init[c->params] <= 0) ||
-            (ranges[k] == PK_RANGE_UNIT && c->init[c->params] >= 1)) {
-            refuse(r, pointer,
-                   ranges[k] == PK_RANGE_UNIT ? "must lie between 0 and 1, as form sigmoid gives"
-                                              : "must be above 0, as forms log and softplus give");
-            return false;
-        }
         c->params++;
     }
     return true;
@@ -263,6 +266,7 @@ static bool read_request(struct api_req *r, const json_t *body, struct check *c)
     c->layers = 1;
     c->at = (struct api_formula){.start = {.causal = json_is_true(causal), .width = 64, .logit_std = 1},
                                  .norm = NAN,
+                                 .factor = NAN,
                                  .from = -6,
                                  .to = 6};
     if (!read_number(r, body, "n", 1, N_MAX, true, &c->n) ||
@@ -284,38 +288,53 @@ static bool read_request(struct api_req *r, const json_t *body, struct check *c)
         refuse(r, "#/to", "must be above from");
         return false;
     }
-    c->at.leaf[PK_LEAF_N] = c->n;
-    c->at.leaf[PK_LEAF_NI] = c->keys;
-    c->at.leaf[PK_LEAF_I] = c->keys - 1;
-    c->at.leaf[PK_LEAF_HEADS] = c->heads;
-    c->at.leaf[PK_LEAF_LAYERS] = c->layers;
-    c->at.leaf[PK_LEAF_WIDTH] = c->at.start.width;
     return read_params(r, json_object_get(body, "params"), c);
 }
 
-/* Every scalar's value: what params says, else 1. A name that the formula does not read is refused. */
+/* Whether the values of a scalar are of its form in all heads. */
+static bool value_good(struct api_req *r, const char *pointer, enum pk_formula_range range, int scalar,
+                       const struct pk_formula_heads *heads)
+{
+    for (int p = 0; p < heads->count; p++) {
+        const double v = heads->leaf[p][PK_LEAF_PARAM + scalar];
+
+        if (!isfinite(v)) {
+            refuse(r, pointer, "gives no finite number");
+            return false;
+        }
+        if ((range != PK_RANGE_ANY && v <= 0) || (range == PK_RANGE_UNIT && v >= 1)) {
+            refuse(r, pointer,
+                   range == PK_RANGE_UNIT ? "must lie between 0 and 1, as form sigmoid gives"
+                                          : "must be above 0, as forms log and softplus give");
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Every scalar's values: what params says, else 1. A name that the formula does not read is refused. */
 static bool place_params(struct api_req *r, const struct pk_formula *f, struct check *c)
 {
+    const struct api_formula_stage stage = {(int64_t)c->layers, (int64_t)c->heads, c->n, c->at.start.width};
     const struct pk_formula_param *param;
     const int params = pk_formula_params(f, &param);
+    const enum pd_err err = api_formula_heads(&c->at, f, &stage, 1, c->keys, c->scalar, (size_t)c->params);
 
+    if (err != PD_OK) {
+        api_fail(r, err, "the initial values cannot be read");
+        return false;
+    }
     for (int i = 0; i < c->params; i++) {
         char pointer[160];
         int k = 0;
 
         while (k < params && strcmp(param[k].name, c->param[i].name))
             k++;
-        pointer_of(pointer, sizeof pointer, "#/params/", c->param[i].name, "");
-        if (k == params) {
+        pointer_of(pointer, sizeof pointer, "#/params/", c->param[i].name, k == params ? "" : "/init");
+        if (k == params)
             refuse(r, pointer, "the formula has no scalar of this name");
+        if (k == params || !value_good(r, pointer, c->param[i].range, k, &c->at.heads))
             return false;
-        }
-    }
-    for (int k = 0; k < params; k++) {
-        c->at.leaf[PK_LEAF_PARAM + k] = 1;
-        for (int i = 0; i < c->params; i++)
-            if (!strcmp(param[k].name, c->param[i].name))
-                c->at.leaf[PK_LEAF_PARAM + k] = c->init[i];
     }
     return true;
 }

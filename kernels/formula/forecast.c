@@ -13,6 +13,7 @@
 #define PIECES 2800 /* of that interval; even */
 #define RADII 64    /* pieces of the quadrature over |q| */
 #define LONG 256    /* keys from which fewer rows are drawn */
+#define LEAST 6     /* rows that are drawn of a head */
 #define MOST 4096   /* keys of a row that is drawn */
 
 /* What is summed over pairs, each with its weight. */
@@ -53,9 +54,23 @@ static double density(double z, double d)
     return sum / total / sqrt(2 * M_PI);
 }
 
-/* Over measured logits, which are spread evenly within a bin: by Simpson's rule in each. */
-static void over_counts(struct pk_formula *f, double *at, const struct pk_formula_start *start, double pairs,
-                        struct sums *to)
+/* A of one logit in all heads. */
+static void add_heads(struct pk_formula *f, const struct pk_formula_heads *heads, double n, double s,
+                      double weight, struct sums *to)
+{
+    double at[PK_LEAVES];
+
+    for (int p = 0; p < heads->count; p++) {
+        memcpy(at, heads->leaf[p], sizeof at);
+        at[PK_LEAF_N] *= n;
+        at[PK_LEAF_S] = s;
+        add(to, pk_formula_value(f, at), weight / heads->count);
+    }
+}
+
+/* Over measured logits, which are spread evenly within a bin: by Simpson's rule in each. `n`: factor on n. */
+static void over_counts(struct pk_formula *f, const struct pk_formula_heads *heads, double n,
+                        const struct pk_formula_start *start, double pairs, struct sums *to)
 {
     const double width = (start->high - start->low) / start->bins;
     double total = 0;
@@ -63,15 +78,14 @@ static void over_counts(struct pk_formula *f, double *at, const struct pk_formul
     for (int k = 0; k < start->bins; k++)
         total += start->counts[k];
     for (int k = 0; k < start->bins && total > 0; k++)
-        for (int m = 0; m < 3 && start->counts[k] > 0; m++) {
-            at[PK_LEAF_S] = start->low + width * (k + 0.5 * m);
-            add(to, pk_formula_value(f, at), pairs * start->counts[k] / total * (m == 1 ? 4 : 1) / 6);
-        }
+        for (int m = 0; m < 3 && start->counts[k] > 0; m++)
+            add_heads(f, heads, n, start->low + width * (k + 0.5 * m),
+                      pairs * start->counts[k] / total * (m == 1 ? 4 : 1) / 6, to);
 }
 
 /* By Simpson's rule. */
-static void over_logits(struct pk_formula *f, double *at, const struct pk_formula_start *start, double pairs,
-                        struct sums *to)
+static void over_logits(struct pk_formula *f, const struct pk_formula_heads *heads, double n,
+                        const struct pk_formula_start *start, double pairs, struct sums *to)
 {
     const double step = 2 * REACH / PIECES;
 
@@ -79,8 +93,7 @@ static void over_logits(struct pk_formula *f, double *at, const struct pk_formul
         const double z = -REACH + step * k, rule = k == 0 || k == PIECES ? 1 : k % 2 ? 4 : 2;
         const double weight = rule * step / 3 * density(z, start->width);
 
-        at[PK_LEAF_S] = z * start->logit_std;
-        add(to, pk_formula_value(f, at), pairs * weight);
+        add_heads(f, heads, n, z * start->logit_std, pairs * weight, to);
     }
 }
 
@@ -122,70 +135,85 @@ static double radius(double d, uint64_t *state)
     return d > 0 ? pow(fmax(1 - v + z * sqrt(v), 0), 1.5) : 1;
 }
 
-/* False: no memory, or too many keys. */
-static bool over_rows(struct pk_formula *f, double *at, const struct pk_formula_start *start, struct sums *to)
+/* Rows of one head, `index` of `heads`. False: no memory. s, a: of the keys. */
+static bool over_head(struct pk_formula *f, const double *leaf, double n,
+                      const struct pk_formula_start *start, int index, int heads, double total, double *s,
+                      double *a, uint64_t *state, struct sums *to)
 {
-    const int64_t n = start->keys, rows = n < ROWS ? n : n > 1024 ? ROWS / 2 : ROWS;
+    const int64_t all = start->keys, most = all < ROWS ? all : all > 1024 ? ROWS / 2 : ROWS;
+    const int64_t rows = all < LONG ? most : most / heads < LEAST ? LEAST : most / heads;
+    const int draws = all < LONG ? (8 + heads - 1) / heads : 2;
+    double at[PK_LEAVES];
+    bool good = true;
+
+    memcpy(at, leaf, sizeof at);
+    at[PK_LEAF_N] *= n;
+    for (int64_t r = 0; r < rows && good; r++) {
+        /* the rows of different heads lie between each other */
+        const int64_t i = rows == all ? r : ((2 * r * heads + 2 * index + 1) * all) / (2 * rows * heads),
+                      keys = start->causal ? i + 1 : all;
+
+        at[PK_LEAF_I] = (double)i;
+        for (int k = 0; k < draws && good; k++) {
+            const double deviation = start->logit_std * radius(start->width, state);
+
+            for (int64_t j = 0; j < keys; j++)
+                s[j] = total > 0 ? drawn(start, total, state) : deviation * gauss(state);
+            good = pk_formula_row_value(f, at, s, NULL, keys, a, NULL) == PD_OK;
+            for (int64_t j = 0; j < keys && good; j++)
+                add(to, a[j], (double)all / (double)rows / draws / heads);
+        }
+    }
+    return good;
+}
+
+/* False: no memory, or too many keys. */
+static bool over_rows(struct pk_formula *f, const struct pk_formula_heads *heads, double n,
+                      const struct pk_formula_start *start, struct sums *to)
+{
     uint64_t state = 0x9e3779b97f4a7c15ull;
     struct pd_buf space;
-    double *s, *a, total = 0;
+    double *s, total = 0;
     bool good = true;
 
     for (int k = 0; start->counts && k < start->bins; k++)
         total += start->counts[k];
-    if (n > MOST)
+    if (start->keys > MOST)
         return false;
     pd_buf_init(&space, 0);
-    s = pd_buf_reserve(&space, (size_t)n * 2 * sizeof *s);
-    if (!s)
-        return false;
-    a = s + n;
-    for (int64_t r = 0; r < rows && good; r++) {
-        const int64_t i = rows == n ? r : (2 * r + 1) * n / (2 * rows), keys = start->causal ? i + 1 : n;
-        const int draws = keys < LONG ? 8 : 2;
-
-        at[PK_LEAF_I] = (double)i;
-        for (int k = 0; k < draws && good; k++) {
-            const double deviation = start->logit_std * radius(start->width, &state);
-
-            for (int64_t j = 0; j < keys; j++)
-                s[j] = total > 0 ? drawn(start, total, &state) : deviation * gauss(&state);
-            good = pk_formula_row_value(f, at, s, NULL, keys, a, NULL) == PD_OK;
-            for (int64_t j = 0; j < keys && good; j++)
-                add(to, a[j], (double)n / (double)rows / draws);
-        }
-    }
+    s = pd_buf_reserve(&space, (size_t)start->keys * 2 * sizeof *s);
+    for (int p = 0; s && good && p < heads->count; p++)
+        good = over_head(f, heads->leaf[p], n, start, p, heads->count, total, s, s + start->keys, &state, to);
+    good = good && s;
     pd_buf_done(&space);
     return good;
 }
 
-static bool measure(struct pk_formula *f, const double *leaf, const struct pk_formula_start *start,
-                    struct sums *ret)
+/* n: factor on n. */
+static bool measure(struct pk_formula *f, const struct pk_formula_heads *heads, double n,
+                    const struct pk_formula_start *start, struct sums *ret)
 {
-    const double n = (double)start->keys;
-    double at[PK_LEAVES];
+    const double keys = (double)start->keys, pairs = start->causal ? 0.5 * keys * (keys + 1) : keys * keys;
 
-    memcpy(at, leaf, sizeof at);
     memset(ret, 0, sizeof *ret);
     if (f->nf.node[f->root].has_row || pk_formula_reads(f, PK_LEAF_J) || pk_formula_reads(f, PK_LEAF_I) ||
         pk_formula_reads(f, PK_LEAF_NI))
-        return over_rows(f, at, start, ret);
+        return over_rows(f, heads, n, start, ret);
     if (start->counts)
-        over_counts(f, at, start, start->causal ? 0.5 * n * (n + 1) : n * n, ret);
+        over_counts(f, heads, n, start, pairs, ret);
     else
-        over_logits(f, at, start, start->causal ? 0.5 * n * (n + 1) : n * n, ret);
+        over_logits(f, heads, n, start, pairs, ret);
     return true;
 }
 
-void pk_formula_forecast(struct pk_formula *f, const double *leaf, const struct pk_formula_start *start,
-                         struct pk_formula_forecast *ret)
+void pk_formula_forecast(struct pk_formula *f, const struct pk_formula_heads *heads,
+                         const struct pk_formula_start *start, struct pk_formula_forecast *ret)
 {
     struct pk_formula_start half = *start;
-    double at[PK_LEAVES];
     struct sums s, less;
 
     *ret = (struct pk_formula_forecast){NAN, NAN, NAN, NAN, NAN, NAN};
-    if (!measure(f, leaf, start, &s))
+    if (!measure(f, heads, 1, start, &s))
         return;
     ret->norm = sqrt(s.square);
     ret->f32_over = s.f32_over / s.pairs;
@@ -195,32 +223,44 @@ void pk_formula_forecast(struct pk_formula *f, const double *leaf, const struct 
     half.keys = start->keys / 2;
     if (!half.keys)
         return;
-    memcpy(at, leaf, sizeof at);
-    at[PK_LEAF_N] *= (double)half.keys / (double)start->keys;
-    if (measure(f, at, &half, &less))
+    if (measure(f, heads, (double)half.keys / (double)start->keys, &half, &less))
         ret->growth = log(s.square / less.square) / 2 / log((double)start->keys / (double)half.keys);
 }
 
-int pk_formula_factor(struct pk_formula *f, const double *leaf)
+/* Whether A of a head is proportional to scalar k. *ret_zero: A is 0. PD_ERR_NOMEM. */
+static enum pd_err proportional(struct pk_formula *f, const double *leaf, int k, bool *ret, bool *ret_zero)
 {
     static const double logits[] = {-1.3, -0.2, 0.4, 0.9, 2.1};
     enum { KEYS = sizeof logits / sizeof *logits };
     double at[PK_LEAVES], once[KEYS], twice[KEYS];
+    enum pd_err err;
 
+    memcpy(at, leaf, sizeof at);
+    err = pk_formula_row_value(f, at, logits, NULL, KEYS, once, NULL);
+    at[PK_LEAF_PARAM + k] *= 2;
+    if (err == PD_OK)
+        err = pk_formula_row_value(f, at, logits, NULL, KEYS, twice, NULL);
+    *ret = *ret_zero = err == PD_OK;
+    for (int j = 0; j < KEYS && err == PD_OK; j++) {
+        *ret = *ret && fabs(twice[j] - 2 * once[j]) <= 1e-12 * fabs(twice[j]);
+        *ret_zero = *ret_zero && once[j] == 0;
+    }
+    return err;
+}
+
+int pk_formula_factor(struct pk_formula *f, const struct pk_formula_heads *heads)
+{
     for (int k = 0; k < f->n_param; k++) {
-        bool proportional = true, zero = true;
+        bool is = true, zero = true;
 
-        memcpy(at, leaf, sizeof at);
-        if (pk_formula_row_value(f, at, logits, NULL, KEYS, once, NULL) != PD_OK)
-            return -1;
-        at[PK_LEAF_PARAM + k] *= 2;
-        if (pk_formula_row_value(f, at, logits, NULL, KEYS, twice, NULL) != PD_OK)
-            return -1;
-        for (int j = 0; j < KEYS; j++) {
-            proportional = proportional && fabs(twice[j] - 2 * once[j]) <= 1e-12 * fabs(twice[j]);
-            zero = zero && once[j] == 0;
+        for (int p = 0; is && p < heads->count; p++) {
+            bool none;
+
+            if (proportional(f, heads->leaf[p], k, &is, &none) != PD_OK)
+                return -1;
+            zero = zero && none;
         }
-        if (proportional && !zero)
+        if (is && !zero)
             return k;
     }
     return -1;

@@ -9,6 +9,8 @@
 
 #include "kernels/formula/formula.h"
 
+#define PK_FORMULA_HEADS 64 /* that a forecast takes */
+
 struct pk_formula_start {
     int64_t keys; /* tokens: keys of a row, or of the last row where `causal` */
     bool causal;
@@ -30,11 +32,18 @@ struct pk_formula_forecast {
     double f32_over, f32_under, bf16_over, bf16_under;
 };
 
-/* leaf: the values of scalars and sizes; N is the n of `keys` keys. By quadrature over the logits; a formula that reads
- * its row or its position: over rows that are drawn, always the same ones; all is NaN beyond 4096 keys. */
-void pk_formula_forecast(struct pk_formula *f, const double *leaf, const struct pk_formula_start *start,
-                         struct pk_formula_forecast *ret);
+/* The heads of the layers, or some of them that represent all: values of scalars and sizes of each, as for
+ * pk_formula_value; N is the n of `keys` keys. */
+struct pk_formula_heads {
+    int count; /* > 0 */
+    double leaf[PK_FORMULA_HEADS][PK_LEAVES];
+};
 
-/* The scalar that A is proportional to, of k below pk_formula_params(); -1: there is none. With the factor that puts
- * ||A||_F where it is wanted, this is the scalar to multiply. `leaf` as above. */
-int pk_formula_factor(struct pk_formula *f, const double *leaf);
+/* Means over the heads: `norm` is the root of the mean square. By quadrature over the logits; a formula that reads
+ * its row or its position: over rows that are drawn, always the same ones; all is NaN beyond 4096 keys. */
+void pk_formula_forecast(struct pk_formula *f, const struct pk_formula_heads *heads,
+                         const struct pk_formula_start *start, struct pk_formula_forecast *ret);
+
+/* The scalar that A is proportional to in each of the heads, of k below pk_formula_params(); -1: there is none. With the
+ * factor that puts ||A||_F where it is wanted, this is the scalar to multiply. */
+int pk_formula_factor(struct pk_formula *f, const struct pk_formula_heads *heads);

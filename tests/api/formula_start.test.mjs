@@ -129,6 +129,20 @@ test('the init that a dry run suggests puts the norm of A at the root of N', rea
     }
 });
 
+test('the init that a dry run suggests for heads and layers of different values does too', real, async () => {
+    for (const [init, per] of [['0.1*(h+1)^2', 'head'], ['0.1*(l+1)^3', 'layer']]) {
+        const attention = { formula: 'a*s^3', params: { a: { init, per } } };
+        const document = { ...jobOf(7, attention), model: { preset: 'vit_micro', patch: 7 }, data: { dataset: 'digits_gen' }, train: { epochs: 1 } };
+        // Patches of 7 of 28 x 28 are 16 tokens. In the smaller network the second layer's logits depend much on the first layer's norm.
+        for (const [one, tokens] of [[document, 16], [jobOf(4, attention), 65]]) {
+            const { name, init: text } = (await dry(one)).formula.scalar_to_ceiling;
+            assert.equal(name, 'a');
+            const taken = { ...one, attention: { ...one.attention, params: { a: { init: text, per } } } };
+            near((await dry(taken)).formula.norm, Math.sqrt(tokens), 0.1, `${init}, ${tokens} tokens`);
+        }
+    }
+});
+
 test('a dry run tries the start only where it is asked to and the attention is a formula', real, async () => {
     const plain = await host.post('/api/v1/jobs?dry_run=1', jobOf(4, { formula: 's^3' }));
     assert.deepEqual([plain.json.start, plain.json.start_error], [null, null]);

@@ -90,6 +90,52 @@ test('learned scalars: their initial values are formulas of sizes', real, async 
     assert.equal(narrow.scalar_to_ceiling, null);
 });
 
+test('the norm is the mean square over heads and layers where the formula or an initial value reads them', real, async () => {
+    const near = (got, want, share) => assert.ok(Math.abs(got / want - 1) <= share, `${got} instead of ${want}`);
+    near((await check('h*s', { n: 8, heads: 4 })).norm, 8 * Math.sqrt(14 / 4), 1e-6);
+    near((await check('(l+1)*s', { n: 8, heads: 4, layers: 3 })).norm, 8 * Math.sqrt(14 / 3), 1e-6);
+    near((await check('a*s', { n: 8, heads: 4, layers: 3, params: { a: { init: '(h+1)*2^l', per: 'head' } } })).norm, 8 * Math.sqrt(30 / 4 * 21 / 3), 1e-6);
+    // Logits near 0: A of ALiBi and of retention depends on the distance alone.
+    const heads = 4, n = 64, mean = f => Math.sqrt([...Array(heads).keys()].reduce((sum, h) => sum + f(h) / heads, 0));
+    const alibi = mean(h => [...Array(n).keys()].reduce((sum, i) => {
+        const row = Array.from({ length: i + 1 }, (_, k) => Math.exp(-(2 ** (-8 * (h + 1) / heads)) * k)), total = row.reduce((a, b) => a + b);
+        return sum + row.reduce((a, b) => a + (b / total) ** 2, 0);
+    }, 0));
+    near((await check('softmax(s - 2^(-8*(h+1)/H)*(i-j))', { n, heads, causal: true, logit_std: 0.0258 })).norm, alibi, 0.02);
+    const { formulas } = (await host.get('/api/v1/formulas')).json, { formula, params } = formulas.find(f => /RetNet/.test(f.source));
+    const std = 0.0258, retention = mean(h => Array.from({ length: n }, (_, k) => (n - k) * (1 - 2 ** (-5 - h)) ** (2 * k) * std ** 2).reduce((a, b) => a + b));
+    near((await check(formula, { params, n, heads, causal: true, logit_std: std })).norm, retention, 0.1);
+    // Of many heads and layers some are taken, the last included.
+    near((await check('where(l==L-1, where(h==H-1, s, 0), 0)', { n: 8, heads: 64, layers: 64 })).norm, 8 / 8, 0.01);
+});
+
+test('the suggested initial value is a formula where it differs by head, and one scalar must scale all heads', real, async () => {
+    const params = { a: { init: '0.1*(h+1)^2', per: 'head' } }, at = { n: 16, heads: 4, layers: 2 };
+    const { scalar_to_ceiling: scalar } = await check('a*s^3', { ...at, params });
+    assert.equal(scalar.name, 'a');
+    assert.match(scalar.init, /^[0-9.e+-]+\*\(0\.1\*\(h\+1\)\^2\)$/);
+    const { norm } = await check('a*s^3', { ...at, params: { a: { ...params.a, init: scalar.init } } });
+    assert.ok(Math.abs(norm - 4) < 1e-3, norm);
+    // Taken twice, it has one factor.
+    const twice = async init => (await check('a*s^3', { ...at, logit_std: 0.5, params: { a: { init, per: 'head' } } })).scalar_to_ceiling.init;
+    assert.match(await twice('0.5*(h+1)'), /^[0-9.]+\*\(h\+1\)$/);
+    assert.match(await twice('0.5*(h+1)*(h+2)'), /^[0-9.]+\*\(0\.5\*\(h\+1\)\*\(h\+2\)\)$/);
+    assert.equal((await check('where(h==0, a*s, softmax(s))', at)).scalar_to_ceiling, null);
+    assert.equal((await check('where(h==0, a*s, softmax(s))', { ...at, heads: 1 })).scalar_to_ceiling.name, 'a');
+    // The text of a document has at most 255 bytes.
+    const long = `h+${'1+'.repeat(120)}1`;
+    assert.equal((await check('a*s^3', { ...at, params: { a: { init: long, per: 'head' } } })).scalar_to_ceiling, null);
+    // The largest of the values must be one of the form.
+    assert.equal((await check('a*s^3', { n: 16, heads: 4, logit_std: .3, params: { a: { init: '0.01*2^h', per: 'head', form: 'sigmoid' } } })).scalar_to_ceiling, null);
+});
+
+test('an initial value that reads what its scalar does not have is refused', real, async () => {
+    for (const [init, per, says] of [['h+1', 'layer', /per head/], ['h+1', undefined, /per head/], ['h+1', 'global', /per head/], ['l+1', 'global', /per layer or head/]])
+        await refused({ formula: 'a*s^3', params: { a: { init, per } } }, '/params/a/init', says);
+    await refused({ formula: 'a*s^3', params: { a: { per: 'token' } } }, '/params/a', /per must be/);
+    await check('a*s^3', { params: { a: { init: 'l+1', per: 'layer' } } });
+});
+
 test('the gallery: every formula is read, drawn and forecast, and written for FlexAttention or said not to be', real, async () => {
     const { formulas } = (await host.get('/api/v1/formulas')).json;
     assert.equal(formulas.length, 25);

@@ -16,6 +16,16 @@
 
 static const struct pk_formula_param params[] = {{"g", PK_RANGE_UNIT, 0}, {"p", PK_RANGE_POSITIVE, 0}};
 
+/* One head of one layer. */
+static const struct pk_formula_heads *head_of(const double *leaf)
+{
+    static struct pk_formula_heads heads;
+
+    heads.count = 1;
+    memcpy(heads.leaf[0], leaf, sizeof heads.leaf[0]);
+    return &heads;
+}
+
 static struct pk_formula *parse(const char *text)
 {
     struct pk_formula *f = NULL;
@@ -112,14 +122,16 @@ static void test_formula_report_of_known_functions(void **state)
     pk_formula_report(f, leaf, &r);
     assert_true(r.at_zero == 0 && r.parity == PK_PARITY_ODD && r.growth == 3 && isinf(r.lo) && isinf(r.hi));
     /* E ||A||_F^2 = N^2 15 std^6 / N for independent normal logits */
-    pk_formula_forecast(
-        f, leaf, &(struct pk_formula_start){.keys = 64, .causal = false, .logit_std = 0.5, .width = 0}, &w);
+    pk_formula_forecast(f, head_of(leaf),
+                        &(struct pk_formula_start){.keys = 64, .causal = false, .logit_std = 0.5, .width = 0},
+                        &w);
     assert_true(fabs(w.norm - sqrt(64 * 15 * pow(0.5, 6))) < 1e-9);
     /* ||A||_F is N^(1/2) with n in proportion */
     assert_true(fabs(w.growth - 0.5) < 1e-9 && w.f32_over == 0 && w.bf16_over == 0);
     /* q and k of 8 entries: E s^6 = 15 std^6 d (d+2) (d+4) / d^3 */
-    pk_formula_forecast(
-        f, leaf, &(struct pk_formula_start){.keys = 64, .causal = true, .logit_std = 0.5, .width = 8}, &w);
+    pk_formula_forecast(f, head_of(leaf),
+                        &(struct pk_formula_start){.keys = 64, .causal = true, .logit_std = 0.5, .width = 8},
+                        &w);
     assert_true(fabs(w.norm - sqrt(65 * 0.5 * 15 * pow(0.5, 6) * 10 * 12 / 64)) < 1e-6);
     pk_formula_free(f);
     f = parse("sigmoid(s)");
@@ -129,13 +141,15 @@ static void test_formula_report_of_known_functions(void **state)
     f = parse("softmax(s)");
     /* E sum_j A^2 of a row is about exp(std^2) / N */
     pk_formula_forecast(
-        f, leaf, &(struct pk_formula_start){.keys = 257, .causal = false, .logit_std = 0.3, .width = 0}, &w);
+        f, head_of(leaf),
+        &(struct pk_formula_start){.keys = 257, .causal = false, .logit_std = 0.3, .width = 0}, &w);
     assert_true(fabs(w.norm - exp(0.5 * 0.09)) < 0.01 && fabs(w.growth) < 0.02);
     pk_formula_free(f);
     /* exp(20 s) leaves f32 where s > 4.436 deviations, and its normal numbers where s < -4.367 */
     f = parse("exp(20*s)");
-    pk_formula_forecast(
-        f, leaf, &(struct pk_formula_start){.keys = 64, .causal = false, .logit_std = 1, .width = 0}, &w);
+    pk_formula_forecast(f, head_of(leaf),
+                        &(struct pk_formula_start){.keys = 64, .causal = false, .logit_std = 1, .width = 0},
+                        &w);
     assert_true(fabs(w.f32_over / (erfc(88.72284 / 20 / sqrt(2)) / 2) - 1) < 0.02);
     assert_true(fabs(w.bf16_under / (erfc(87.33655 / 20 / sqrt(2)) / 2) - 1) < 0.02);
     pk_formula_free(f);
@@ -153,16 +167,16 @@ static void test_formula_forecast_of_measured_logits(void **state)
     (void)state;
     for (int k = 0; k < 64; k++)
         counts[k] = 5;
-    pk_formula_forecast(f, leaf, &start, &w);
+    pk_formula_forecast(f, head_of(leaf), &start, &w);
     assert_true(fabs(w.norm - 32 / sqrt(7)) < 1e-5); /* E s^6 = 1/7 */
     pk_formula_free(f);
     f = parse("exp(s)/(1+rowsum(exp(s)))");
-    pk_formula_forecast(f, leaf, &start, &w);
+    pk_formula_forecast(f, head_of(leaf), &start, &w);
     /* a row's sum is near 32 sinh 1, its sum of squares near 16 sinh 2 */
     assert_true(fabs(w.norm / (sqrt(32 * 16 * sinh(2)) / (1 + 32 * sinh(1))) - 1) < 0.03);
     start.low = -1e-9;
     start.high = 1e-9;
-    pk_formula_forecast(f, leaf, &start, &w);
+    pk_formula_forecast(f, head_of(leaf), &start, &w);
     assert_true(fabs(w.norm - 32.0 / 33) < 1e-6);
     pk_formula_free(f);
 }
@@ -187,9 +201,74 @@ static void test_formula_factor_is_the_scalar_that_scales_a(void **state)
     for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
         struct pk_formula *f = parse(known[k].text);
         const struct pk_formula_param *name;
-        const int at = (pk_formula_params(f, &name), pk_formula_factor(f, leaf));
+        const int at = (pk_formula_params(f, &name), pk_formula_factor(f, head_of(leaf)));
 
         if (known[k].factor ? at < 0 || strcmp(name[at].name, known[k].factor) : at >= 0)
+            fail_msg("%s: %d", known[k].text, at);
+        pk_formula_free(f);
+    }
+}
+
+static void test_formula_forecast_is_the_mean_square_of_heads(void **state)
+{
+    enum { N = 64, HEADS = 4 };
+    const struct pk_formula_start start = {.keys = N, .causal = true, .logit_std = 1e-6, .width = 16};
+    static struct pk_formula_heads heads = {.count = HEADS};
+    struct pk_formula *f = parse("h*s^3");
+    struct pk_formula_forecast w;
+    double square = 0;
+
+    (void)state;
+    for (int h = 0; h < HEADS; h++) {
+        heads.leaf[h][PK_LEAF_HEAD] = h;
+        heads.leaf[h][PK_LEAF_HEADS] = HEADS;
+        heads.leaf[h][PK_LEAF_N] = N;
+    }
+    pk_formula_forecast(
+        f, &heads, &(struct pk_formula_start){.keys = N, .causal = false, .logit_std = 0.5, .width = 0}, &w);
+    assert_true(fabs(w.norm / (N * sqrt(15 * pow(0.5, 6) * (0 + 1 + 4 + 9) / HEADS)) - 1) < 1e-6);
+    pk_formula_free(f);
+    /* logits are almost 0: A depends on the distance alone */
+    f = parse("softmax(s - 2^(-8*(h+1)/H)*(i-j))");
+    for (int h = 0; h < HEADS; h++)
+        for (int i = 0; i < N; i++) {
+            const double slope = pow(2, -8.0 * (h + 1) / HEADS);
+            double sum = 0, squares = 0;
+
+            for (int k = 0; k <= i; k++) {
+                sum += exp(-slope * k);
+                squares += exp(-2 * slope * k);
+            }
+            square += squares / sum / sum / HEADS;
+        }
+    pk_formula_forecast(f, &heads, &start, &w);
+    if (!(fabs(w.norm / sqrt(square) - 1) < 0.02))
+        fail_msg("%g instead of %g", w.norm, sqrt(square));
+    pk_formula_free(f);
+}
+
+static void test_formula_factor_scales_every_head(void **state)
+{
+    static const struct {
+        const char *text;
+        int factor;
+    } known[] = {{"where(h==0, a*s, softmax(s))", -1},
+                 {"where(l<1, a*s, s)", -1},
+                 {"a*(h+1)*s", 0},
+                 {"where(h==0, 0, a*s)", 0}};
+    static struct pk_formula_heads heads = {.count = 4};
+
+    (void)state;
+    for (int p = 0; p < heads.count; p++) {
+        heads.leaf[p][PK_LEAF_HEAD] = p % 2;
+        heads.leaf[p][PK_LEAF_LAYER] = p / 2;
+        heads.leaf[p][PK_LEAF_PARAM] = 0.7 + p;
+    }
+    for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
+        struct pk_formula *f = parse(known[k].text);
+        const int at = pk_formula_factor(f, &heads);
+
+        if (at != known[k].factor)
             fail_msg("%s: %d", known[k].text, at);
         pk_formula_free(f);
     }
@@ -276,6 +355,8 @@ int main(void)
         cmocka_unit_test(test_formula_report_of_known_functions),
         cmocka_unit_test(test_formula_forecast_of_measured_logits),
         cmocka_unit_test(test_formula_factor_is_the_scalar_that_scales_a),
+        cmocka_unit_test(test_formula_forecast_is_the_mean_square_of_heads),
+        cmocka_unit_test(test_formula_factor_scales_every_head),
         cmocka_unit_test(test_formula_flex_refuses_what_no_softmax_reaches),
         cmocka_unit_test(test_formula_builtins_are_recognised),
     };

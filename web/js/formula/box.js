@@ -191,7 +191,7 @@ export function formulaBox(read, write, signal) {
             return;
         const all = scalarsOf(document, entry), measured = logits();
         const reach = range === 'start' && measured ? 1.3 * Math.max(-measured.low, measured.high) : Number(range) || 6;
-        const params = Object.fromEntries(Object.entries(all).filter(([name]) => new RegExp(`\\b${name}\\b`).test(entry.formula)).map(([name, p]) => [name, { ...p.init === undefined ? {} : { init: p.init }, ...p.form ? { form: p.form } : {} }]));
+        const params = Object.fromEntries(Object.entries(all).filter(([name]) => new RegExp(`\\b${name}\\b`).test(entry.formula)).map(([name, p]) => [name, { ...p.init === undefined ? {} : { init: p.init }, ...p.form ? { form: p.form } : {}, ...p.per ? { per: p.per } : {} }]));
         try {
             const got = await checkFormula({ formula: entry.formula, params, ...sizes(), ...measured ? { logits: measured } : {}, from: -reach, to: reach, samples: 241 }, signal);
             if (mine !== turn)
@@ -295,10 +295,11 @@ export function formulaBox(read, write, signal) {
         const got = start(), from = got?.formula ?? answer, ceiling = number(from.ceiling);
         const how = from.norm_from === 'start' ? `measured at step 0, mean over ${got.start.layers.length} layers` : from.norm_from === 'logits' ? 'by quadrature over the start’s logits' : 'for logits of deviation 1';
         const { scalar_to_ceiling: scalar, factor_to_ceiling: factor } = from;
+        const text = scalar && (typeof scalar.init === 'number' ? String(Number(scalar.init.toPrecision(4))) : scalar.init);
         const take = scalar ? h('button', { type: 'button', class: 'small-button', on: { click: () => {
-            setScalar(scalar.name, 'init', String(Number(scalar.init.toPrecision(4))));
-            toast(`${scalar.name} starts at ${Number(scalar.init.toPrecision(4))}`);
-        } } }, `Start ${scalar.name} at ${number(scalar.init)}`) : factor ? h('button', { type: 'button', class: 'small-button', on: { click: () => {
+            setScalar(scalar.name, 'init', text);
+            toast(`${scalar.name} starts at ${text}`);
+        } } }, `Start ${scalar.name} at ${typeof scalar.init === 'number' ? number(scalar.init) : text}`) : factor ? h('button', { type: 'button', class: 'small-button', on: { click: () => {
             const { name, formula } = factored(current().formula, answer.params.map((/** @type {any} */ p) => p.name)), document = read();
             put(entries.map((e, i) => (i === chosen ? { ...e, formula, params: { ...scalarsOf(document, e), [name]: { init: Number(factor.toPrecision(4)) } } } : e)));
         } } }, 'Multiply by a learned scalar that starts there') : null;

@@ -24,8 +24,10 @@ struct leaf {
     int axis;             /* its number in the sweep */
     bool numbers, others; /* what its values are; null is neither */
     bool drawn;           /* at random from a range */
-    bool by;              /* makes panels */
-    bool sizes;           /* sets the number of tokens of panels */
+    bool
+        alone; /* it varies while the rest of its axis stays; a member of objects that never does makes no axis */
+    bool by;    /* makes panels */
+    bool sizes; /* sets the number of tokens of panels */
 };
 
 struct group {
@@ -147,6 +149,51 @@ static bool leaf_note(void *ctx, const char *pointer, const json_t *value)
     return true;
 }
 
+/* Takes the value at the pointer out of a tree; NULL: it is not there. The caller owns it. */
+static json_t *take_out(json_t *tree, const char *pointer)
+{
+    char key[API_ANALYSIS_POINTER];
+    const size_t n = strcspn(pointer + 1, "/");
+    json_t *member;
+
+    memcpy(key, pointer + 1, n);
+    key[n] = 0;
+    member = json_object_get(tree, key);
+    if (pointer[1 + n])
+        return member ? take_out(member, pointer + 1 + n) : NULL;
+    json_incref(member);
+    (void)json_object_del(tree, key);
+    return member;
+}
+
+/* Whether two of the objects of an axis differ in that member alone; below: its pointer within them. PD_ERR_NOMEM. */
+static enum pd_err find_alone(const json_t *values, const char *below, bool *ret)
+{
+    json_t *known = json_object(); /* the member's value, by the rest of the object */
+    enum pd_err err = known ? PD_OK : PD_ERR_NOMEM;
+    json_t *value;
+    size_t k;
+
+    *ret = false;
+    json_array_foreach((json_t *)(uintptr_t)values, k, value)
+    {
+        json_t *rest = json_deep_copy(value), *x = rest ? take_out(rest, below) : NULL;
+        char *text = rest ? json_dumps(rest, JSON_COMPACT | JSON_SORT_KEYS | JSON_ENCODE_ANY) : NULL;
+        const json_t *other = text ? json_object_get(known, text) : NULL;
+
+        *ret = *ret || (x && other && !json_equal(x, other));
+        if (!text || (x && !other && json_object_set(known, text, x) != 0))
+            err = PD_ERR_NOMEM;
+        free(text);
+        json_decref(x);
+        json_decref(rest);
+        if (*ret || err != PD_OK)
+            break;
+    }
+    json_decref(known);
+    return err;
+}
+
 /* The fields that the sweep varies, from its own text: they are known before the first run is. */
 static enum pd_err read_axes(struct analysis *a, struct pd_why *why)
 {
@@ -175,6 +222,13 @@ static enum pd_err read_axes(struct analysis *a, struct pd_why *why)
         if (!ok)
             return pd_fail(why, PD_ERR_LIMIT, "the analysis takes at most %d swept fields of %d bytes",
                            API_ANALYSIS_LEAVES, API_ANALYSIS_POINTER - 1);
+        for (int l = before; l < a->leaf_count; l++) {
+            const char *below = a->leaves[l].pointer + strlen(pointer);
+
+            a->leaves[l].alone = !*below;
+            if (*below && find_alone(values, below, &a->leaves[l].alone) != PD_OK)
+                return pd_fail(why, PD_ERR_NOMEM, "no memory for the axes");
+        }
     }
     return PD_OK;
 }
@@ -190,9 +244,16 @@ static const char *leaf_names(const struct analysis *a, char *out, size_t size)
     return out;
 }
 
+/* Whether an analysis along it may show more than a point in each panel. */
+static bool numeric(const struct leaf *leaf)
+{
+    return leaf->numbers && !leaf->others && leaf->alone;
+}
+
 static enum pd_err choose_axis(struct analysis *a, struct pd_why *why)
 {
     const char *wanted = a->query->axis;
+    bool together = false; /* some numbers vary only with others of their axis */
     char names[300];
 
     a->field = "axis";
@@ -204,13 +265,16 @@ static enum pd_err choose_axis(struct analysis *a, struct pd_why *why)
                                          : "axis: %.120s is not swept: the job has no sweep%s",
                            wanted, leaf_names(a, names, sizeof names));
     }
-    for (int i = 0; !*wanted && i < a->leaf_count; i++)
-        if (a->leaves[i].numbers && !a->leaves[i].others)
+    for (int i = 0; !*wanted && i < a->leaf_count; i++) {
+        together = together || (a->leaves[i].numbers && !a->leaves[i].others);
+        if (numeric(&a->leaves[i]))
             a->x = &a->leaves[i];
+    }
     if (!a->x)
         return pd_fail(why, PD_ERR_INVALID,
-                       a->leaf_count ? "axis: no swept field has only numbers: %s"
-                                     : "axis: the job has no sweep%s",
+                       together        ? "axis: no swept field of numbers varies on its own: %s"
+                       : a->leaf_count ? "axis: no swept field has only numbers: %s"
+                                       : "axis: the job has no sweep%s",
                        leaf_names(a, names, sizeof names));
     if (a->x->others || !a->x->numbers)
         return pd_fail(why, PD_ERR_INVALID, "axis: the values of %s are not all numbers", a->x->pointer);
@@ -664,7 +728,7 @@ static void head_json(struct pd_buf *b, int64_t job, const struct analysis *a)
     for (int i = 0; i < a->leaf_count; i++) {
         api_json_open(b, '{');
         api_json_kv_str(b, "pointer", a->leaves[i].pointer);
-        api_json_kv_bool(b, "numeric", a->leaves[i].numbers && !a->leaves[i].others);
+        api_json_kv_bool(b, "numeric", numeric(&a->leaves[i]));
         api_json_close(b, '}');
     }
     api_json_close(b, ']');

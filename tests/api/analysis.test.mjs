@@ -220,6 +220,21 @@ test('combinations without a number on the axis are left out and counted', async
     assert.deepEqual([patch.panels.length, ...new Set(patch.panels.map(p => p.tokens))], [4, null]);
 });
 
+test('a member of swept objects that never varies on its own makes no analysis', async () => {
+    const formulas = (...list) => jobOf(host, { trials: 1, attention: { formulas: list }, sweep: { metric: 'acc/val', mode: 'max' } }, point => 0.5 + point / 100);
+    const a = init => ({ formula: 'a*s', params: { a: { init } } });
+    for (const list of [['s^3', a(2)], [a(2), { ...a(3), formula: 'a*s^3' }]]) {
+        const { job } = await formulas(...list), reply = await host.get(`/api/v1/jobs/${job.id}/sweep/analysis`);
+        assert.equal(reply.status, 422, reply.text);
+        assert.match(reply.json.detail, /^axis: no swept field of numbers varies on its own: .*\/attention\/params\/a\/init/);
+    }
+    const { job } = await formulas(a(2), a(3), 's^3'), got = await analyse(job);
+    assert.equal(got.axis, '/attention/params/a/init');
+    assert.deepEqual(got.panels.map(p => p.points.map(one => one.x)), [[2, 3]]);
+    const mixed = await jobOf(host, { trials: 1, attention: { formulas: ['s^3', a(2)] }, sweep: { axes: [{ pointer: '/train/optimizer/lr', values: [0.1, 0.2] }], metric: 'acc/val', mode: 'max' } }, () => 0.5);
+    assert.equal((await analyse(mixed.job)).axis, '/train/optimizer/lr');
+});
+
 test('questions that do not fit the sweep are refused by the name of their field', async () => {
     const { job } = await jobOf(host, { trials: 1, sweep: { axes: [{ pointer: '/norm/placement', values: ['S1', 'S5'] }, { pointer: '/train/optimizer/lr', values: [0.1, 0.2] }], metric: 'acc/val', mode: 'max' } }, () => 0.5);
     const words = await jobOf(host, { trials: 1, sweep: { axes: [{ pointer: '/norm/placement', values: ['S1', 'S5'] }], metric: 'acc/val', mode: 'max' } }, () => 0.5);

@@ -234,6 +234,21 @@ static bool level_idle(struct job_ctx *c)
     return true;
 }
 
+/* Two spellings of one formula compute the same: replaces it by the digest of its normal form, if that is not too long.
+ * False without memory. */
+static bool level_spelling(struct job_ctx *c)
+{
+    char digest[JOB_DIGEST_SIZE];
+    struct pd_why why = {.text = ""};
+    enum pd_err err;
+
+    if (!json_is_string(job_json_at(c->out, "/attention/formula")))
+        return true;
+    err = job_formula_digest(&c->run->config, digest, &why);
+    return err == PD_OK ? job_json_put(c->out, "/attention/formula", json_string(digest))
+                        : err != PD_ERR_NOMEM;
+}
+
 /* Fills in `all` of the trials of one resolved combination; changes its document. */
 static enum pd_err trajectories_of(struct job_ctx *c, int64_t first, int64_t trials, struct trajectory *ret)
 {
@@ -242,6 +257,8 @@ static enum pd_err trajectories_of(struct job_ctx *c, int64_t first, int64_t tri
     if (!level_idle(c))
         return PD_ERR_NOMEM;
     job_json_forget(c->out, "/train/seed");
+    if (!level_spelling(c))
+        return PD_ERR_NOMEM;
     err = job_tree_digest(c->out, NULL, ret->digest, NULL);
     for (int64_t t = trials - 1; t >= 0; t--) {
         ret[t] = *ret;
@@ -251,8 +268,51 @@ static enum pd_err trajectories_of(struct job_ctx *c, int64_t first, int64_t tri
     return err;
 }
 
+/* The formula of an axis' value; NULL: it has none. */
+static const char *formula_of(const struct job_axis *axis, const json_t *value)
+{
+    if (!strcmp(axis->pointer, "/attention"))
+        value = json_object_get(value, "formula");
+    else if (strcmp(axis->pointer, "/attention/formula") != 0)
+        return NULL;
+    return json_string_value(value);
+}
+
+/* Names two entries of an axis that spell one formula differently, of two combinations that compute the same; once. */
+static void warn_spelling(const struct job_sweep *s, struct job_report *report, int64_t one, int64_t other)
+{
+    struct job_point first, second;
+    const bool both = job_sweep_point(s, one, &first);
+
+    if (!both || !job_sweep_point(s, other, &second)) {
+        report->failed = true;
+        if (both)
+            job_point_done(s, &first);
+        return;
+    }
+    for (size_t k = 0; k < s->count; k++) {
+        const char *a = formula_of(&s->axes[k], first.values[k]),
+                   *b = formula_of(&s->axes[k], second.values[k]);
+        char place[64];
+        bool known = false;
+
+        if (!a || !b || !strcmp(a, b))
+            continue;
+        snprintf(place, sizeof place, "#/sweep/axes/%zu/values/%zu", s->axes[k].index, second.entry[k]);
+        for (size_t i = 0; i < report->warning_count; i++)
+            known = known || !strcmp(report->warnings[i].pointer, place);
+        if (!known)
+            job_report_warning(report, place,
+                               "\"%.100s\" is the same function as \"%.100s\", entry %zu of the list", b, a,
+                               first.entry[k]);
+    }
+    job_point_done(s, &first);
+    job_point_done(s, &second);
+}
+
 /* Says how many runs compute what an earlier one does. */
-static void warn_repeated(struct job_report *report, struct trajectory *all, int64_t count)
+static void warn_repeated(const struct job_doc *job, struct job_report *report, struct trajectory *all,
+                          int64_t count)
 {
     int64_t repeated = 0, one = 0, other = 0;
 
@@ -260,6 +320,7 @@ static void warn_repeated(struct job_report *report, struct trajectory *all, int
     for (int64_t i = 1; i < count; i++) {
         if (strcmp(all[i].digest, all[i - 1].digest) != 0 || all[i].seed != all[i - 1].seed)
             continue;
+        warn_spelling(&job->sweep, report, all[i - 1].run / job->head.trials, all[i].run / job->head.trials);
         if (!repeated++ || all[i].run < other) {
             one = all[i - 1].run;
             other = all[i].run;
@@ -322,7 +383,7 @@ static enum pd_err check_points(struct job_doc *job, struct job_report *report)
     if (err != PD_ERR_NOMEM) {
         warnings_filter(job, report, seen);
         if (!report->error_count)
-            warn_repeated(report, all, job->head.run_count);
+            warn_repeated(job, report, all, job->head.run_count);
         err = report->failed ? PD_ERR_NOMEM : PD_OK;
     }
     free(all);

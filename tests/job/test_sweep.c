@@ -300,6 +300,42 @@ static void test_a_formula_of_a_list_takes_the_scalars_that_it_names(void **stat
     free(idle);
 }
 
+static void test_two_spellings_of_a_formula_are_named(void **state)
+{
+    static const struct {
+        const char *list, *pointer, *what; /* NULL: there is no warning */
+    } cases[] = {
+        {"[\"s^3\",\"softmax(s)\",\"s*s*s\"]", "#/attention/formulas/2",
+         "\"s*s*s\" is the same function as \"s^3\", entry 0 of the list"},
+        {"[\"s^3\",{\"formula\":\"s*s*s\"},\"a*s\"]", "#/attention/formulas/1", "\"s^3\", entry 0"},
+        {"[\"a*s\",{\"formula\":\"s*a\",\"params\":{\"a\":{\"init\":2}}}]", NULL, NULL},
+        {"[\"s^3\",\"s^3/sqrt(n)\"]", NULL, NULL},
+    };
+    static const char axes[] = "{\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[8,16]}]}";
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[300], *doc, *more;
+        struct parsed p;
+
+        snprintf(text, sizeof text, "{\"formulas\":%s}", cases[i].list);
+        doc = with(VIT, "/attention", text);
+        more = with(doc, "/sweep", axes);
+        p = parse(more);
+        assert_int_equal(p.err, PD_OK);
+        if (cases[i].what) {
+            assert_int_equal(p.report.warning_count, 2);
+            assert_true(told(p.report.warnings, 2, cases[i].pointer, cases[i].what));
+            assert_true(told(p.report.warnings, 2, "#/sweep", "runs are duplicates"));
+        } else {
+            assert_int_equal(p.report.warning_count, 0);
+        }
+        done(&p);
+        free(doc);
+        free(more);
+    }
+}
+
 static void test_errors_of_a_formula_point_into_the_list(void **state)
 {
     static const struct {
@@ -416,6 +452,7 @@ int main(void)
         cmocka_unit_test(test_a_sweep_warns_only_of_what_never_has_an_effect),
         cmocka_unit_test(test_a_list_of_formulas_is_the_last_axis_of_the_sweep),
         cmocka_unit_test(test_a_formula_of_a_list_takes_the_scalars_that_it_names),
+        cmocka_unit_test(test_two_spellings_of_a_formula_are_named),
         cmocka_unit_test(test_errors_of_a_formula_point_into_the_list),
         cmocka_unit_test(test_runs_outside_the_job_are_not_found),
         cmocka_unit_test(test_a_metric_that_no_run_writes_is_warned_of),

@@ -93,6 +93,44 @@ describe('attention by formula', { skip, timeout: 600000 }, () => {
         await browser.close(page);
     });
 
+    test('test_e2e_formula_scalars_leave_with_their_formula', async () => {
+        const page = await browser.open(`${daemon.url}/#/submit`, { quiet });
+        const editor = page.getByLabel('Job document, JSON'), attention = async () => JSON.parse(await editor.inputValue()).attention;
+        const holds = (has, name) => page.waitForFunction(([want, key]) => {
+            const text = document.querySelector('[aria-label="Job document, JSON"]').value;
+            return (JSON.parse(text).attention?.params?.[key] !== undefined) === want;
+        }, [has, name], { timeout: 60000 });
+        await page.getByText('Attention by formula').click();
+        await page.getByText('Gallery: 25 published formulas').click();
+        await page.getByRole('button', { name: 'Use elastic softmax' }).click();
+        await holds(true, 'a');
+        const { params } = await attention();
+        assert.deepEqual(Object.keys(params), ['a']);
+        /* A typing error that names it no longer, and back: nothing is lost. */
+        const { formula } = await attention();
+        await field(page).fill('softmax(s');
+        await holds(false, 'a');
+        await page.locator('.formula-says', { hasText: 'Character' }).waitFor({ timeout: 60000 });
+        await field(page).fill(formula);
+        await holds(true, 'a');
+        assert.deepEqual((await attention()).params, params);
+        await page.getByLabel('init of a').waitFor({ timeout: 60000 });
+        /* Without it, and then a scalar of that name again: it is a new one. */
+        await field(page).fill('softmax(s)');
+        await holds(false, 'a');
+        await page.getByText('Recognised: it runs as the built-in softmax.').waitFor({ timeout: 60000 });
+        await page.getByText('Valid.').waitFor({ timeout: 60000 });
+        await field(page).fill('a*s');
+        await page.getByLabel('init of a').waitFor({ timeout: 60000 });
+        assert.equal((await attention()).params, undefined);
+        assert.equal(await page.getByLabel('init of a').inputValue(), '');
+        /* A value that no f32 holds is named by a note. */
+        await page.getByLabel('init of a').fill('1e300');
+        await page.getByLabel('init of a').blur();
+        await page.locator('.note', { hasText: 'is 1e+300' }).first().waitFor({ timeout: 60000 });
+        await browser.close(page);
+    });
+
     /* No GPU is here: the page gets the answer that a run has while its kernels are compiled. */
     test('test_e2e_formula_run_shows_that_kernels_are_compiled', async () => {
         const { run } = await daemon.submit({ name: 'compiles', attention: { activation: 'formula', formula: 's^3/(1+abs(s))' }, model: { preset: 'vit_micro', width: 16, depth: 1, heads: 1, patch: 14 },

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 
 import { formulaFigure, formulaSays, normalLogits } from '../../web/js/formula/figures.js';
-import { alone, beyondWords, builtinWords, entriesOf, facts, factored, pieces, scalarsOf, withEntries } from '../../web/js/formula/words.js';
+import { alone, beyondWords, builtinWords, entriesOf, facts, factored, named, pieces, scalarsOf, withEntries } from '../../web/js/formula/words.js';
 
 const base = { name: 'x', attention: { activation: 'poly', degree: 3, scale: 'learned', dropout: 0.1 }, train: { epochs: 1 } };
 
@@ -19,6 +19,22 @@ test('test_web_formula_entries_come_back_as_they_were_written', () => {
         assert.deepEqual(withEntries(document, []).attention, { dropout: 0.1 });
     }
     assert.deepEqual(withEntries({ train: 1 }, []), { train: 1 });
+});
+
+test('test_web_formula_scalars_that_no_formula_names_leave_the_document', () => {
+    const a = { init: '0', per: 'head' }, b = { init: 2 }, elastic = withEntries(base, [{ formula: 'relu(softmax(s) + a/ni)', params: { a } }]);
+    assert.deepEqual(elastic.attention.params, { a });
+    assert.equal('params' in withEntries(elastic, [{ formula: 'softmax(s)' }]).attention, false);
+    assert.deepEqual(withEntries(elastic, [{ formula: 'a*s^' }]).attention.params, { a }); // a typing error
+    assert.deepEqual(withEntries(elastic, [{ formula: 'a*s' }, { formula: 's^3' }]).attention.params, { a });
+    assert.equal('params' in withEntries(elastic, [{ formula: 'abs(s)' }, { formula: 's^3' }]).attention, false);
+    const list = withEntries(base, [{ formula: 's', params: { a } }, { formula: 'a*s+b', params: { a, b } }]);
+    assert.deepEqual(list.attention.formulas, ['s', { formula: 'a*s+b', params: { a, b } }]);
+    const kept = { attention: { activation: 'formula', params: { a, b } }, sweep: { axes: [{ pointer: '/attention/formula', values: ['a*s', 'b*s'] }] } };
+    assert.deepEqual(withEntries(kept, [{ formula: 'a*s' }, { formula: 's' }]).attention.params, { a });
+    assert.deepEqual(alone(kept, { formula: 'b*s' }).attention.params, { b });
+    // A short name is no scalar.
+    assert.deepEqual(named('a = s^2; a*b == 1', { a, b }), { b });
 });
 
 test('test_web_formula_axis_of_a_kept_document_is_edited_in_place', () => {

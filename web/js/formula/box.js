@@ -11,7 +11,7 @@ import { withMember } from '../quick.js';
 import { tokensOf } from '../run/attention.js';
 import { colour } from '../theme.js';
 import { formulaFigure, formulaSays, normalLogits } from './figures.js';
-import { alone, beyondWords, builtinWords, entriesOf, facts, factored, pieces, scalarsOf, withEntries } from './words.js';
+import { alone, beyondWords, builtinWords, entriesOf, facts, factored, named, pieces, scalarsOf, withEntries } from './words.js';
 
 /** @typedef {import('./words.js').Entry} Entry */
 /** @typedef {import('./words.js').Fault} Fault */
@@ -29,6 +29,8 @@ export function formulaBox(read, write, signal) {
     /** @type {Entry[]} */
     let entries = [];
     let chosen = 0;
+    /** Scalars that left the document while the chosen formula was being typed, until it is right. @type {import('./words.js').Scalars} */
+    let aside = {};
     /** What the API says of the chosen one; null: it is wrong or not known yet. @type {any} */
     let answer = null;
     /** @type {Fault[]} */
@@ -69,6 +71,7 @@ export function formulaBox(read, write, signal) {
             return;
         entries = next;
         chosen = Math.max(0, Math.min(at, next.length - 1));
+        aside = {};
         drawList();
         write(withEntries(document, next));
         check();
@@ -99,11 +102,16 @@ export function formulaBox(read, write, signal) {
 
     /** Puts what was typed into the document. */
     function typed() {
-        const document = read();
+        const document = read(), entry = current();
         clearTimeout(typing);
         typing = 0;
-        if (document !== undefined)
-            write(withEntries(document, entries));
+        if (document !== undefined && entry) {
+            const all = { ...aside, ...scalarsOf(document, entry) }, mine = named(entry.formula, all);
+            aside = Object.fromEntries(Object.entries(all).filter(([name]) => !(name in mine)));
+            if (entry.params)
+                entries[chosen] = { ...entry, params: mine };
+            write(withEntries(entry.params || Object.keys(mine).length === 0 ? document : withMember(document, '/attention/params', { ...document.attention?.params, ...mine }), entries));
+        }
         check();
     }
 
@@ -160,6 +168,7 @@ export function formulaBox(read, write, signal) {
         if (chosen === i)
             return;
         chosen = i;
+        aside = {};
         faults = [];
         rows.forEach((r, k) => { r.pick.checked = k === i; });
         check();
@@ -191,13 +200,15 @@ export function formulaBox(read, write, signal) {
             return;
         const all = scalarsOf(document, entry), measured = logits();
         const reach = range === 'start' && measured ? 1.3 * Math.max(-measured.low, measured.high) : Number(range) || 6;
-        const params = Object.fromEntries(Object.entries(all).filter(([name]) => new RegExp(`\\b${name}\\b`).test(entry.formula)).map(([name, p]) => [name, { ...p.init === undefined ? {} : { init: p.init }, ...p.form ? { form: p.form } : {}, ...p.per ? { per: p.per } : {} }]));
+        const params = Object.fromEntries(Object.entries(named(entry.formula, all)).map(([name, p]) => [name, { ...p.init === undefined ? {} : { init: p.init }, ...p.form ? { form: p.form } : {}, ...p.per ? { per: p.per } : {} }]));
         try {
             const got = await checkFormula({ formula: entry.formula, params, ...sizes(), ...measured ? { logits: measured } : {}, from: -reach, to: reach, samples: 241 }, signal);
             if (mine !== turn)
                 return;
             answer = got;
             faults = [];
+            if (!typing)
+                aside = {};
             wait();
         } catch (error) {
             if (isAbort(error) || mine !== turn)
@@ -333,7 +344,7 @@ export function formulaBox(read, write, signal) {
             fill(shelf, h('ul', { class: 'gallery' }, formulas.map(f => {
                 const entry = () => ({ formula: f.formula, ...Object.keys(f.params).length > 0 ? { params: f.params } : {} });
                 return h('li', null, h('b', null, f.name), h('code', null, f.formula), h('span', { class: 'small' }, f.text), h('span', { class: 'muted small' }, f.source, f.causal ? ' · for texts' : ''), h('span', { class: 'row' },
-                    h('button', { type: 'button', class: 'small-button', 'aria-label': `Use ${f.name}`, on: { click: () => put(entries.length > 0 ? entries.map((e, i) => (i === chosen ? entry() : e)) : [entry()]) } }, 'Use'),
+                    h('button', { type: 'button', class: 'small-button', 'aria-label': `Use ${f.name}`, on: { click: () => put(entries.length > 1 ? entries.map((e, i) => (i === chosen ? entry() : e)) : [{ ...entry(), params: f.params }]) } }, 'Use'),
                     entries.length > 0 ? h('button', { type: 'button', class: 'small-button', 'aria-label': `Add ${f.name}`, on: { click: () => put([...entries, entry()], entries.length) } }, 'Add') : null));
             })));
         } catch (error) {

@@ -41,15 +41,34 @@ export function entriesOf(document) {
 const others = ['degree', 'scale', 'k', 'alpha', 'scale_share', 'scale_param', 'activation', 'formula', 'formulas'];
 
 /**
- * The document with these formulas: none takes attention back to its default.
+ * The scalars that a formula names, and not as a short name of its own.
+ * @param {string} formula
+ * @param {Scalars} scalars
+ * @returns {Scalars}
+ */
+export const named = (formula, scalars) => Object.fromEntries(Object.entries(scalars).filter(([name]) => /^\w+$/.test(name) && new RegExp(`\\b${name}\\b`).test(formula) && !new RegExp(`(^|;)\\s*${name}\\s*=(?!=)`).test(formula)));
+
+/** The entry with its scalars that its formula names. @param {Entry} entry @returns {Entry} */
+function tidy({ params, ...rest }) {
+    const mine = named(rest.formula, params ?? {});
+    return Object.keys(mine).length > 0 ? { ...rest, params: mine } : rest;
+}
+
+/**
+ * The document with these formulas: none takes attention back to its default. Scalars that no formula names leave it.
  * @param {any} document
  * @param {Entry[]} entries
  */
 export function withEntries(document, entries) {
-    const axis = axisOf(document), plain = entries.map(entry => (Object.keys(entry).length === 1 ? entry.formula : entry));
+    const axis = axisOf(document), plain = entries.map(tidy).map(entry => (Object.keys(entry).length === 1 ? entry.formula : entry));
     const attention = { ...document?.attention ?? {} };
     for (const key of others)
         delete attention[key];
+    const shared = entries.filter(entry => entries.length === 1 || !entry.params).map(entry => Object.keys(named(entry.formula, entry.params ?? attention.params ?? {}))).flat();
+    const params = Object.entries({ ...attention.params ?? {}, ...entries.length === 1 ? entries[0].params ?? {} : {} }).filter(([name]) => shared.includes(name));
+    delete attention.params;
+    if (params.length > 0)
+        attention.params = Object.fromEntries(params);
     if (axis >= 0 && document.sweep.axes[axis].pointer === AXIS && plain.length > 1 && plain.every(entry => typeof entry === 'string')) {
         const copy = withMember(document, `/sweep/axes/${axis}/values`, plain);
         return withMember(copy, '/attention', { activation: 'formula', ...attention });
@@ -60,9 +79,7 @@ export function withEntries(document, entries) {
         copy = axes.length > 0 ? withMember(copy, '/sweep/axes', axes) : withMember(copy, '/sweep', undefined);
     }
     if (entries.length === 1)
-        return withMember(copy, '/attention', { activation: 'formula', formula: entries[0].formula, ...attention, ...entries[0].params ? { params: entries[0].params } : {} });
-    if (entries.length === 0)
-        delete attention.params;
+        return withMember(copy, '/attention', { activation: 'formula', formula: entries[0].formula, ...attention });
     return withMember(copy, '/attention', entries.length > 1 ? { formulas: plain, ...attention } : Object.keys(attention).length > 0 ? attention : undefined);
 }
 

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -289,6 +290,36 @@ static void run(enum pk_op op, const struct pk_attr *attr, const struct pk_view 
     assert_int_equal(api->run(b, &c, 1, &why), PD_OK);
 }
 
+/* Where the run computes inf / inf = NaN, and doubles have the range for both. */
+static void test_formula_stats_count_what_leaves_the_range_of_the_run(void **state)
+{
+    static const char *const broken = "(1e15*s + 1)^4/(1 + (1e15*s)^4)", *const row =
+                                                                             "s^2/rowsum((1e15*s)^4)";
+
+    (void)state;
+    for (int m = 0; m < 4; m++) {
+        const enum pk_dtype dtype = m % 2 ? PK_F64 : PK_F32;
+        const struct pk_attr attr = attr_of(plan_of(m < 2 ? broken : row), 5, false);
+        const struct pk_view k = rig_random(dtype, PK_SHAPE(1, 2, 6, 5), 0.5, 1.5),
+                             in[] = {rig_random(dtype, PK_SHAPE(1, 2, 6, 5), 0.5, 1.5), k, k,
+                                     rig_random(dtype, PK_SHAPE(1, 6, 3), -1, 1)};
+        struct pk_view out[6];
+
+        for (int o = 0; o < 6; o++)
+            out[o] = rig_random(dtype, PK_SHAPE(1, 2), 0, 1);
+        run(PK_OP_FORMULA_STATS, &attr, in, 4, out, 6);
+        for (int h = 0; h < 2; h++) {
+            const double got = rig_get(out[5].data, dtype, h), norm = rig_get(out[0].data, dtype, h);
+
+            if (m % 2   ? got != 0 || !(norm > 0 && norm < INFINITY)
+                : m < 2 ? got != 36
+                        : got != 0 || norm != 0)
+                fail_msg("case %d, head %d: %g of 36 entries, norm %g", m, h, got, norm);
+        }
+        rig_reset(NULL);
+    }
+}
+
 static struct pk_view empty(enum pk_dtype dtype, struct pk_shape shape)
 {
     return pk_view_dense(rig_alloc((size_t)pk_shape_count(&shape) * 8 + 8), dtype, shape);
@@ -463,6 +494,7 @@ int main(void)
         cmocka_unit_test_teardown(test_formula_ops_match_the_reference, rig_reset),
         cmocka_unit_test_teardown(test_formula_ops_match_the_reference_with_other_row_functions, rig_reset),
         cmocka_unit_test_teardown(test_formula_stats_match_the_reference, rig_reset),
+        cmocka_unit_test_teardown(test_formula_stats_count_what_leaves_the_range_of_the_run, rig_reset),
         cmocka_unit_test_teardown(test_formula_built_ins_as_formulas_give_what_they_give, rig_reset),
         cmocka_unit_test_teardown(test_formula_learned_scale_has_the_built_ins_gradient, rig_reset),
         cmocka_unit_test_teardown(test_formula_decoded_token_by_token_is_the_whole, rig_reset),

@@ -1,5 +1,6 @@
 /* FORMULA_STATS: norms of A and of its Jacobians as ATTENTION_STATS (kernels/ATTENTION.md 2), for a probe batch. One task
- * per (batch, head), a query at a time, programs and sums in double.
+ * per (batch, head), a query at a time. Programs are computed in the run's precision, as the run itself does, so that values
+ * that leave its range are counted where they do; sums of squares in double.
  *
  * A row's Jacobian is diag g + sum_k u_k w_k', with g = dA/ds (row functions held), u_k = dA/dR_k and w_k = dx_k/ds. */
 #include "kernels/backend/cpu/attention_formula.h"
@@ -18,6 +19,7 @@ struct row {
     double *u[PK_FORMULA_ROWS], *w[PK_FORMULA_ROWS]; /* each (Nk) */
     double *wk[PK_FORMULA_ROWS];                     /* sum_j w_kj k_j (d) */
     int64_t *key;                                    /* indices of the visible keys, in order */
+    struct pk_formula_program one;                   /* an instruction, whose operands are leaves 0 to 2 */
 };
 
 static void row_scratch(const struct formula *f, struct row *r, struct cpu_scratch *s)
@@ -57,8 +59,37 @@ size_t PK_FN(formula_stats_workspace)(const struct pk_backend *b, const struct p
     return s.used;
 }
 
+/* As pk_formula_run, but each result is rounded to the run's precision. */
+static void run_rounded(struct pk_formula_program *one, const struct pk_formula_program *p,
+                        const double *leaf, double *ret_results)
+{
+    double value[PK_FORMULA_CODE];
+#define OPERAND(o)                                                                                           \
+    ((o) >= 0                        ? value[o]                                                              \
+     : (o) <= PK_FORMULA_CONSTANT(0) ? (double)(real)p->constant[PK_FORMULA_CONSTANT(0) - (o)]               \
+     : -1 - (o) == PK_LEAF_PI        ? (double)(real)M_PI                                                    \
+                                     : (double)(real)leaf[-1 - (o)])
+
+    for (int i = 0; i < p->count; i++) {
+        const int arity = pk_formula_arity((enum pk_formula_op)p->code[i].op);
+        double in[3] = {0};
+
+        for (int k = 0; k < arity; k++) {
+            in[k] = OPERAND(p->code[i].in[k]);
+            one->code[0].in[k] = PK_FORMULA_LEAF(k);
+        }
+        one->code[0].op = p->code[i].op;
+        one->code[0].arg = p->code[i].arg;
+        pk_formula_run(one, in, &value[i]);
+        value[i] = (double)(real)value[i];
+    }
+    for (int k = 0; k < p->results; k++)
+        ret_results[k] = OPERAND(p->result[k]);
+#undef OPERAND
+}
+
 /* Row functions of n seen entries by the program and its first result; into leaf. */
-static void gather_rows(const struct pk_formula_plan *p, const struct row *r, int64_t n, double *leaf)
+static void gather_rows(const struct pk_formula_plan *p, struct row *r, int64_t n, double *leaf)
 {
     double out[PK_FORMULA_RESULTS];
     const int first = p->two_passes ? 0 : 1;
@@ -67,7 +98,7 @@ static void gather_rows(const struct pk_formula_plan *p, const struct row *r, in
     for (int64_t e = 0; p->shift && e < n; e++) {
         leaf[PK_LEAF_S] = r->s[e];
         leaf[PK_LEAF_J] = (double)r->key[e];
-        pk_formula_run(&p->exponent, leaf, out);
+        run_rounded(&r->one, &p->exponent, leaf, out);
         leaf[PK_LEAF_SHIFT] = fmax(leaf[PK_LEAF_SHIFT], out[0]);
     }
     for (int k = 0; k < p->rows; k++) {
@@ -77,12 +108,12 @@ static void gather_rows(const struct pk_formula_plan *p, const struct row *r, in
     for (int64_t e = 0; p->rows && e < n; e++) {
         leaf[PK_LEAF_S] = r->s[e];
         leaf[PK_LEAF_J] = (double)r->key[e];
-        pk_formula_run(p->two_passes ? &p->sums : &p->value, leaf, out);
+        run_rounded(&r->one, p->two_passes ? &p->sums : &p->value, leaf, out);
         for (int k = 0; k < p->rows; k++) {
             double *to = &leaf[PK_LEAF_ROW + k];
 
             if (p->row[k] == PK_ROW_SUM) {
-                *to += out[first + k];
+                *to = (double)(real)(*to + out[first + k]);
             } else if (out[first + k] > *to || isnan(out[first + k])) {
                 *to = out[first + k];
                 leaf[PK_LEAF_ARG + k] = (double)r->key[e];
@@ -102,7 +133,7 @@ static double dot(int64_t n, const double *a, const double *b)
 
 /* Squares of A, of the Jacobian, and of the Jacobian times the keys, of a row of n seen entries; counts what is not
  * finite. */
-static void row_norms(const struct formula *f, const struct row *r, int64_t n, double *leaf, double *ret,
+static void row_norms(const struct formula *f, struct row *r, int64_t n, double *leaf, double *ret,
                       double *broken)
 {
     const struct pk_formula_plan *p = f->plan;
@@ -119,7 +150,7 @@ static void row_norms(const struct formula *f, const struct row *r, int64_t n, d
 
         leaf[PK_LEAF_S] = r->s[e];
         leaf[PK_LEAF_J] = (double)r->key[e];
-        pk_formula_run(&p->stats, leaf, out);
+        run_rounded(&r->one, &p->stats, leaf, out);
         bad = !isfinite(out[0]) || !isfinite(out[1]);
         if (zero && bad)
             memset(out, 0, sizeof out);
@@ -167,6 +198,8 @@ static void stats_task(void *arg, int64_t task, int thread)
     double fro = 0, jac = 0, jacq = 0, top = 0, count = 0, mean = 0, spread = 0, broken = 0, out[6];
     struct row r;
 
+    memset(&r.one, 0, sizeof r.one);
+    r.one.count = r.one.results = 1;
     row_scratch(f, &r, &scratch);
     for (int c = 0; c < f->plan->params; c++)
         leaf[PK_LEAF_PARAM + c] = scalar_of(f, c, h);

@@ -124,6 +124,22 @@ test('a formula whose normal form is too long to print trains, and its checkpoin
     assert.deepEqual([meta['polyd.formula'], meta['polyd.formula_sha256']], [formula, undefined]);
 });
 
+test('a run whose losses are no numbers has no best checkpoint, and its first layer is to blame', real, async () => {
+    // In floats infinity over infinity, in doubles near 1.
+    const made = await host.post('/api/v1/jobs', { ...sizes, attention: { activation: 'formula', formula: '(1e15*s + 1)^4/(1 + (1e15*s)^4)' }, train: { steps: 3, batch: 16 }, diagnostics: { every: 1 } });
+    assert.equal(made.status, 201, made.text);
+    const [id] = made.json.run_ids;
+    while ((await host.get(`/api/v1/runs/${id}`)).json.state !== 'ended')
+        await sleep(100);
+    const { checkpoints, metric } = (await host.get(`/api/v1/runs/${id}/checkpoints`)).json;
+    assert.equal(metric, 'acc/val');
+    assert.deepEqual(checkpoints.map(c => c.kind), ['latest']);
+    const { series } = (await host.get(`/api/v1/runs/${id}/series?key=formula_broken/1&key=loss/val&buckets=10`)).json;
+    const values = key => series.find(one => one.key === key).data.map(d => d.mean);
+    assert.ok(values('formula_broken/1').every(v => v > 0));
+    assert.ok(values('loss/val').every(v => v === 'NaN'));
+});
+
 test('a wrong formula of a list is named by its place and its character', real, async () => {
     const reply = await host.post('/api/v1/jobs', { ...job, attention: { formulas: ['softmax(s)', 's^3/sqrt(n'], params: {} } });
     assert.equal(reply.status, 422);

@@ -281,6 +281,7 @@ static enum pd_err record(struct evaluator *e, int64_t step, const struct evalua
                           const struct evaluator_numbers *average, struct pd_why *why)
 {
     const struct train_setup *setup = &e->session->setup;
+    const struct evaluator_numbers *judged = setup->judge_averages ? average : found;
     char text[200];
     bool was_best;
     enum pd_err err = push(e, NULL, setup->scored, found, average, text, why);
@@ -289,7 +290,10 @@ static enum pd_err record(struct evaluator *e, int64_t step, const struct evalua
         return err;
     e->loss = found->number[EVALUATOR_LOSS];
     e->shown = found->number[EVALUATOR_SHOWN];
-    e->score = (setup->judge_averages ? average : found)->number[setup->best_number];
+    /* Accuracy is a number even of outputs that are none: only a finite loss has a score. */
+    e->score = isfinite(judged->number[EVALUATOR_LOSS]) && isfinite(judged->number[setup->best_number])
+                   ? judged->number[setup->best_number]
+                   : (double)NAN;
     was_best = train_better(setup, e->score, e->best_value);
     if (was_best) {
         e->best_value = e->score;

@@ -482,17 +482,19 @@ export function train(s, batches, begin = null) {
     const numbers = [...params.values()].reduce((sum, p) => sum + p.data.length, 0), perNumber = (s.optimizer === 'adamw' ? 2 : 1) * (s.precision === 'fp64' ? 8 : 4);
     const kept = retention(s);
     const boundary = step => {
+        /* The accuracy of outputs that are no numbers ranks nothing. */
+        const scoreOf = found => (Number.isFinite(found.loss) ? s.classes ? found.right : found.loss : NaN);
         let score = NaN;
         if (batches.val && step > 0 && (step % s.evalEvery === 0 || step === s.steps)) {
             const one = evaluate(s, params, batches.val);
             pushAll(step, one, 'val');
-            score = s.classes ? one.right : one.loss;
+            score = scoreOf(one);
             if (state.ema) {
                 const averaged = new Map(Array.from(params, ([name, p]) => [name, { shape: p.shape, data: state.ema.get(name) }]));
                 const other = evaluate(s, averaged, batches.val);
                 pushAll(step, other, 'val_ema');
                 if (s.emaServe)
-                    score = s.classes ? other.right : other.loss;
+                    score = scoreOf(other);
             }
         }
         if (s.probeEvery > 0 && step % s.probeEvery === 0)

@@ -72,6 +72,19 @@ static void gather_product(struct builder *b, int a, bool over)
     push(b, (int)(x - ast), over ? -1 : 1);
 }
 
+/* Fails if one of the gathered factors is 1 / 0. */
+static void check_factors(struct builder *b, const struct ast *x, int32_t first)
+{
+    const struct pk_formula *f = b->p->f;
+
+    for (const struct ast *y = x; multiplies(y); y = &f->ast[y->kid[0]])
+        if (y->op == AST_DIV && nf_is_num(&f->nf, f->built[y->kid[1]], 0))
+            x = y;
+    for (int32_t k = first; k < f->nf.pooled; k++)
+        if (f->nf.pool[k].k.v < 0 && nf_is_num(&f->nf, f->nf.pool[k].node, 0))
+            parse_fail(b->p, PD_ERR_INVALID, x->at, x->length, "this divides by 0");
+}
+
 /* Integer powers, typed or collected from powers of powers and products. Beyond 2^63 they would not be exact. */
 #define MOST_POWER 4096
 
@@ -130,6 +143,7 @@ static ref build_new(struct builder *b, int a)
     case AST_MUL:
     case AST_DIV:
         gather_product(b, a, false);
+        check_factors(b, x, first);
         break;
     case AST_POWER:
         return build_power(b, x);
@@ -191,11 +205,10 @@ static ref build(struct builder *b, int a)
     if (f->built[a] < 0 || b->arg) {
         ref r = build_new(b, a);
 
-        if (r < 0 && !b->p->failed)
+        if (r < 0 && !f->nf.infinite && !b->p->failed)
             parse_fail(b->p, PD_ERR_LIMIT, f->ast[a].at, f->ast[a].length, "the formula becomes too long");
-        if (r >= 0 && !b->arg && !isfinite(f->nf.node[r].k.v))
-            parse_fail(b->p, PD_ERR_INVALID, f->ast[a].at, f->ast[a].length, "%s",
-                       f->ast[a].op == AST_DIV ? "this divides by 0" : "this is no finite number");
+        if (r < 0)
+            parse_fail(b->p, PD_ERR_INVALID, f->ast[a].at, f->ast[a].length, "this is no finite number");
         if (r >= 0 && !b->arg && highest_integer_power(&f->nf, r) > MOST_POWER)
             parse_fail(b->p, PD_ERR_LIMIT, f->ast[a].at, f->ast[a].length,
                        "this collects a power of %g; at most %d", highest_integer_power(&f->nf, r),

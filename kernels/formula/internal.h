@@ -27,6 +27,8 @@ struct num num_power(struct num a, int64_t e);
 bool num_is(struct num a, int64_t value);
 bool num_integer(struct num a);
 bool num_equal(struct num a, struct num b);
+/* Finite and not 0. */
+bool num_usable(struct num a);
 int num_compare(struct num a, struct num b);
 
 /* ---- functions ---- */
@@ -102,7 +104,8 @@ struct nf {
     bool ranged[NF_NODES];
     struct nf_term pool[NF_POOL]; /* stack of terms of nodes under construction */
     int32_t nodes, terms, pooled, steps;
-    bool full;
+    bool full;                /* a node could not be made, and the rest is not to be used */
+    bool infinite;            /* full, because a number was not finite */
     struct pk_formula *owner; /* of slopes and of the scalars' ranges */
 };
 

@@ -38,7 +38,14 @@ static ref intern(struct nf *f, struct nf_node node, const struct nf_term *t)
 {
     uint64_t h = mix(mix(node.op, node.fn), hash_num(node.k));
     uint32_t at;
+    bool finite = isfinite(node.k.v);
 
+    for (int i = 0; i < node.n; i++)
+        finite = finite && isfinite(t[i].k.v);
+    if (!finite) {
+        f->full = f->infinite = true;
+        return -1;
+    }
     for (int i = 0; i < node.n; i++) {
         if (t[i].node < 0)
             return -1;
@@ -519,6 +526,25 @@ static struct num content(const struct nf *f, ref a)
     return x->op == NF_SUM ? f->term[x->first].k : x->op == NF_PRODUCT || x->op == NF_NUM ? x->k : one;
 }
 
+/* a divided by its content k. False if that is not 1 then: a quotient may be rounded, overflow or vanish. A second step
+ * corrects the rounding of the first; with each the content comes closer to 1. */
+static bool primitive(struct nf *f, ref a, struct num k, ref *ret)
+{
+    const struct nf_node *x = &f->node[a];
+    const struct num by = num_inv(k);
+    struct num left = num_mul(k, by);
+
+    if (num_is(k, 1) || !num_usable(k) || !num_usable(by) || !(fabs(left.v - 1) < fabs(k.v - 1)))
+        return false;
+    for (int i = 0; x->op == NF_SUM && i < x->n; i++)
+        if (!num_usable(num_mul(f->term[x->first + i].k, by)))
+            return false;
+    if (x->op == NF_SUM && !num_is(x->k, 0) && !num_usable(num_mul(x->k, by)))
+        return false;
+    *ret = nf_scale(f, a, by);
+    return true;
+}
+
 static ref fold(struct nf *f, enum fn fn, ref a, ref b, ref c)
 {
     const struct fn_row *row = &fn_rows[fn];
@@ -585,14 +611,14 @@ ref nf_fn(struct nf *f, enum fn fn, ref a, ref b, ref c)
             f->pooled = pooled;
             return r;
         }
-        if (!num_is(k, 1))
-            return nf_scale(f, nf_fn(f, fn, nf_scale(f, a, num_inv(k)), -1, -1), k);
+        if (primitive(f, a, k, &r))
+            return nf_scale(f, nf_fn(f, fn, r, -1, -1), k);
         if (nf_is_fn(f, a, FN_ABS))
             return a;
         break;
     case FN_SIGN:
-        if (!num_is(k, 1))
-            return nf_fn(f, fn, nf_scale(f, a, num_inv(k)), -1, -1);
+        if (primitive(f, a, k, &r))
+            return nf_fn(f, fn, r, -1, -1);
         if (nf_interval(f, a).lo >= 0 && nf_interval(f, a).nonzero)
             return nf_int(f, 1);
         break;
@@ -603,8 +629,8 @@ ref nf_fn(struct nf *f, enum fn fn, ref a, ref b, ref c)
 
         if (k.v < 0)
             k = num_neg(k);
-        if (!num_is(k, 1) && k.v > 0)
-            return nf_fn(f, fn, nf_scale(f, a, num_inv(k)), -1, -1);
+        if (primitive(f, a, k, &r))
+            return nf_fn(f, fn, r, -1, -1);
         if (range.fails)
             break;
         if (fn == FN_GT && range.lo >= 0 && range.nonzero)

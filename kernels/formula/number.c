@@ -132,6 +132,11 @@ bool num_equal(struct num a, struct num b)
     return a.q && b.q ? a.p == b.p && a.q == b.q : a.v == b.v || (isnan(a.v) && isnan(b.v));
 }
 
+bool num_usable(struct num a)
+{
+    return isfinite(a.v) && a.v != 0;
+}
+
 int num_compare(struct num a, struct num b)
 {
     if (num_equal(a, b))

@@ -676,6 +676,48 @@ static void check_divisions(struct parser *p)
     }
 }
 
+/* Whether some node below a is the same for every argument and then no finite number: exp(1000), pi^4000. `same`: nodes
+ * that read nothing; `seen`: nodes that are finite. */
+static bool infinite_below(const struct nf *f, ref a, const unsigned char *same, unsigned char *seen)
+{
+    static const double none[PK_LEAVES];
+    const struct nf_node *x = &f->node[a];
+
+    if (seen[a])
+        return false;
+    if (same[a] && !isfinite(nf_value(f, a, none)))
+        return true;
+    for (int i = 0; i < x->n; i++) {
+        const struct nf_term t = f->term[x->first + i];
+
+        if (infinite_below(f, t.node, same, seen))
+            return true;
+        if (same[t.node] && x->op == NF_SUM && !isfinite(t.k.v * nf_value(f, t.node, none)))
+            return true;
+        if (same[t.node] && x->op == NF_PRODUCT && !isfinite(pow(nf_value(f, t.node, none), fabs(t.k.v))))
+            return true;
+    }
+    seen[a] = 1;
+    return false;
+}
+
+static void check_constants(struct parser *p)
+{
+    struct pk_formula *f = p->f;
+    unsigned char same[NF_NODES] = {0}, seen[NF_NODES] = {0};
+
+    for (ref a = 0; a < f->nf.nodes; a++) {
+        const struct nf_node *x = &f->nf.node[a];
+
+        same[a] = x->op != NF_ROW && (x->op != NF_LEAF || x->fn == PK_LEAF_PI);
+        for (int i = 0; i < x->n; i++) /* nodes below a come before it */
+            same[a] = same[a] && same[f->nf.term[x->first + i].node];
+    }
+    for (int a = 0; a < f->n_ast && !p->failed; a++)
+        if (f->built[a] >= 0 && infinite_below(&f->nf, f->built[a], same, seen))
+            parse_fail(p, PD_ERR_INVALID, f->ast[a].at, f->ast[a].length, "this is no finite number");
+}
+
 enum pd_err pk_formula_parse(const char *text, size_t length, enum pk_formula_mode mode, bool causal,
                              const struct pk_formula_param *params, int n_params, struct pk_formula **ret,
                              struct pk_formula_fault *fault)
@@ -726,6 +768,8 @@ enum pd_err pk_formula_parse(const char *text, size_t length, enum pk_formula_mo
         f->root = build_tree(&p, f->root_ast, NULL, false);
     if (!p.failed)
         check_divisions(&p);
+    if (!p.failed)
+        check_constants(&p);
     if (!p.failed && mode == PK_FORMULA_ACTIVATION && !pk_formula_reads(f, PK_LEAF_S))
         parse_fail(&p, PD_ERR_INVALID, 0, (int)length, "the formula does not depend on the logit s");
     if (!p.failed && pk_formula_row_functions(f) > PK_FORMULA_ROWS)

@@ -259,6 +259,15 @@ static void separate(struct nf *f, struct split *s)
     s->factor = outside;
 }
 
+static enum pd_err too_long(const struct nf *f, const char *what, struct pd_why *why)
+{
+    if (f->infinite)
+        return pd_fail(why, PD_ERR_LIMIT, "%s has a number that is not finite", what);
+    return pd_fail(why, PD_ERR_LIMIT, "%s becomes too long", what);
+}
+
+static const char derivative[] = "the formula's derivative";
+
 enum pd_err formula_split(struct pk_formula *f, struct split *ret, struct pd_why *why)
 {
     struct nf *nf = &f->nf;
@@ -295,7 +304,7 @@ enum pd_err formula_split(struct pk_formula *f, struct split *ret, struct pd_why
     if (s.value >= 0)
         separate(nf, &s);
     if (nf->full || s.value < 0)
-        return pd_fail(why, PD_ERR_LIMIT, "the formula becomes too long when its rows are normalised");
+        return too_long(nf, "the formula with normalised rows", why);
     *ret = s;
     return PD_OK;
 }
@@ -318,7 +327,7 @@ static enum pd_err compile(struct nf *f, const struct list *l, struct pk_formula
 {
     for (int k = 0; k < l->n; k++)
         if (l->result[k] < 0)
-            return pd_fail(why, PD_ERR_LIMIT, "the formula's derivative becomes too long");
+            return too_long(f, derivative, why);
     return formula_compile(f, l->result, l->n, ret, why);
 }
 
@@ -401,7 +410,7 @@ enum pd_err pk_formula_plan(struct pk_formula *f, struct pk_formula_plan *ret, s
         ref outer = nf_derive(nf, s.factor, by);
 
         if (through < 0 || outer < 0)
-            return pd_fail(why, PD_ERR_LIMIT, "the formula's derivative becomes too long");
+            return too_long(nf, derivative, why);
         if (!nf_is_num(nf, through, 0)) {
             ret->back_scalars |= (uint8_t)(1u << k);
             put(&back, through);
@@ -414,7 +423,7 @@ enum pd_err pk_formula_plan(struct pk_formula *f, struct pk_formula_plan *ret, s
     ret->needs_d = turn_back.n > 0;
     a = s.two_passes ? s.value : nf_mul(nf, s.factor, s.value);
     if (a < 0)
-        return pd_fail(why, PD_ERR_LIMIT, "the formula's derivative becomes too long");
+        return too_long(nf, derivative, why);
     put(&stats, a);
     put(&stats, nf_derive(nf, a, nf_leaf(nf, PK_LEAF_S)));
     for (int k = 0; k < s.rows; k++) {
@@ -537,6 +546,8 @@ const char *pk_formula_builtin(struct pk_formula *f, int *ret_degree, double *re
         for (int i = 0; i < x.n; i++)
             if (nf->term[x.first + i].node == n)
                 alpha = -nf->term[x.first + i].k.v;
+        if (!num_usable(num_inv(x.k)))
+            return NULL;
         rest = nf_scale(nf, rest, num_inv(x.k));
         if (rest >= 0 && alpha != 0) {
             struct num e = zero;

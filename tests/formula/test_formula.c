@@ -253,6 +253,24 @@ static void test_formula_errors_name_the_character(void **state)
         {"(s^64)^-64/s", 10, 1, "power of 4097"},
         {"s/0", 1, 1, "divides by 0"},
         {"s/(2-1-1)", 1, 1, "divides by 0"},
+        {"s*2/(2-1-1)/3", 3, 1, "divides by 0"},
+        {"1e308*10*s", 8, 1, "no finite number"},
+        {"s*1e308*10/2", 10, 1, "no finite number"},
+        {"10*(1e308*s+1)", 2, 1, "no finite number"},
+        {"abs(10*(1e308*s+1)-10*(1e308*s+2)+s^2)", 21, 1, "no finite number"},
+        {"sign(1e300*(1e300*s+1)-1e300*(1e300*s+2)+s^2)", 28, 1, "no finite number"},
+        {"abs(1e200*(1e200*s+1)-1e200*(1e200*s+s^2))", 27, 1, "no finite number"},
+        {"abs((1e308*s+1)*10+(s-1e308*s)*10)", 30, 1, "no finite number"},
+        {"s*abs(10*(1e308*n+n^2)-10*(1e308*n+1))", 25, 1, "no finite number"},
+        {"1e308*s+1e308*s", 7, 1, "no finite number"},
+        {"(1e200*s)^2", 9, 1, "no finite number"},
+        {"s*exp(1000)", 2, 3, "no finite number"},
+        {"s+log(1-1)", 2, 3, "no finite number"},
+        {"s*softmax(1000)", 2, 7, "no finite number"},
+        {"(pi*s)^1000", 6, 1, "no finite number"},
+        {"1e300*(exp(500)+s)", 5, 1, "no finite number"},
+        {"s/(1e-200*1e-200)", 1, 1, "no finite number"},
+        {"s/(0*2)", 1, 1, "divides by 0"},
         {"a", 0, 1, "does not depend on the logit"},
         {"s/s", 0, 3, "does not depend on the logit"},
         {"s = 2", 0, 1, "has a meaning already"},
@@ -280,6 +298,42 @@ static void test_formula_errors_name_the_character(void **state)
         if (!strstr(fault.text, wrong[k].says) || fault.at != wrong[k].at || fault.length != wrong[k].length)
             fail_msg("'%s': at %d, length %d: %s", wrong[k].text, fault.at, fault.length, fault.text);
     }
+}
+
+/* Divisions of a sum by its leading coefficient, where a quotient would overflow, vanish or be rounded. */
+static void test_formula_comparisons_of_extreme_coefficients(void **state)
+{
+    static const char *const texts[] = {"1e-310*s+s^2",         "1e-200*s+1e200*s^2",   "1e200*s+1e-200*s^2",
+                                        "1e-150*(1e-150*s+10)", "1e306*s-1.7e307*s^2",  "4e-324*s-1",
+                                        "0.1e-300*s+3",         "1.7e308*s-1.2e308",    "49e-30*s-1/3",
+                                        "s*1e-310-n*1e-311",    "1e-308*s+1e-309*s^2+1"};
+    double leaf[PK_LEAVES];
+
+    (void)state;
+    for (int k = 0; k < PK_LEAVES; k++)
+        leaf[k] = 0.75;
+    for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
+        for (double s = -2; s <= 2; s += 0.5) {
+            char text[64];
+            struct pk_formula *f;
+            double x, got;
+
+            leaf[PK_LEAF_S] = s;
+            f = parse(texts[k]);
+            x = pk_formula_value(f, leaf);
+            pk_formula_free(f);
+            for (int which = 0; which < 3; which++) {
+                static const char *const names[] = {"abs(%s)", "sign(%s)", "(%s) > 0"};
+                const double want = which == 0 ? fabs(x) : which == 1 ? (x > 0) - (x < 0) : x > 0;
+
+                snprintf(text, sizeof text, names[which], texts[k]);
+                f = parse(text);
+                got = pk_formula_value(f, leaf);
+                if (got != want && !(fabs(got - want) <= 1e-12 * fabs(want)))
+                    fail_msg("'%s' at %g: %g, should be %g", text, s, got, want);
+                pk_formula_free(f);
+            }
+        }
 }
 
 static void test_formula_limits_are_errors(void **state)
@@ -742,6 +796,7 @@ int main(void)
         cmocka_unit_test(test_formula_powers_are_read_as_they_are_printed),
         cmocka_unit_test(test_formula_latex_shows_the_same_function),
         cmocka_unit_test(test_formula_errors_name_the_character),
+        cmocka_unit_test(test_formula_comparisons_of_extreme_coefficients),
         cmocka_unit_test(test_formula_limits_are_errors),
         cmocka_unit_test(test_formula_short_names_are_read_once_however_often_they_are_named),
         cmocka_unit_test(test_formula_underlines),

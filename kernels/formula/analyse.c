@@ -93,22 +93,94 @@ static void warn(struct pk_formula *f, bool fails, struct pk_formula_report *r)
             note(r, x, "log1p of a number of at most -1: the value is not a number for some logits");
         else if (x->op == AST_MEANING && x->length == 4 && !strncmp(f->text + x->at, "sqrt", 4) && in.lo < 0)
             note(r, x, "the root of a negative number: the value is not a number for some logits");
-        else if (x->op == AST_FN && x->fn == FN_EXP && nf->node[kid].level == NF_PER_ENTRY) {
-            double leaf[PK_LEAVES] = {0}, u8, u16;
-
-            for (int k = 0; k < PK_LEAVES; k++)
-                leaf[k] = 1;
-            leaf[PK_LEAF_S] = 8;
-            u8 = nf_value(nf, kid, leaf);
-            leaf[PK_LEAF_S] = 16;
-            u16 = nf_value(nf, kid, leaf);
-            if (u8 > 0 && u16 / u8 > 3)
-                note(r, x,
-                     "this exponential grows faster than exp of any multiple of the logit: it exceeds f32 at "
-                     "s = %.3g",
-                     8 * sqrt(88 / u8));
-        }
     }
+}
+
+/* ---- exponentials that overflow ---- */
+
+#define F32_EXPONENT 88.722839 /* log of the largest float */
+
+/* The logit of smallest magnitude, below 88, at which u exceeds F32_EXPONENT; 0: none. */
+static double overflow_logit(const struct nf *nf, ref u, const double *leaf)
+{
+    const int steps = 128;
+    double at[PK_LEAVES];
+
+    memcpy(at, leaf, sizeof at);
+    for (int k = 1; k <= 2 * steps; k++) {
+        const double sign = k % 2 ? 1 : -1;
+        double far = 88.0 * ((k + 1) / 2) / steps, near = far - 88.0 / steps;
+
+        at[PK_LEAF_S] = sign * far;
+        if (!(nf_value(nf, u, at) > F32_EXPONENT))
+            continue;
+        for (int i = 0; i < 40; i++) {
+            const double middle = (near + far) / 2;
+
+            at[PK_LEAF_S] = sign * middle;
+            if (nf_value(nf, u, at) > F32_EXPONENT)
+                far = middle;
+            else
+                near = middle;
+        }
+        return sign * far;
+    }
+    return 0;
+}
+
+struct overflows {
+    const struct nf *nf;
+    const double *leaf;
+    bool shifted; /* the row's maximum is subtracted from outermost exponents */
+    double at
+        [NF_NODES]; /* of exponentials: a logit at which they overflow; 0: they do not, or the node is done */
+    unsigned char seen[NF_NODES];
+};
+
+/* Sets `at` of the exponentials that the formula computes. A branch of where() may overflow where it is not taken. */
+static void find_overflows(struct overflows *o, ref a, bool inside)
+{
+    const struct nf_node *x = &o->nf->node[a];
+    const bool exponential = nf_is_fn(o->nf, a, FN_EXP) && x->level == NF_PER_ENTRY;
+
+    if (o->seen[a])
+        return;
+    o->seen[a] = 1;
+    if (exponential && !x->has_row && (inside || !o->shifted))
+        o->at[a] = overflow_logit(o->nf, nf_kid(o->nf, a, 0), o->leaf);
+    for (int i = 0; i < (nf_is_fn(o->nf, a, FN_WHERE) ? 1 : x->n); i++)
+        find_overflows(o, nf_kid(o->nf, a, i), inside || exponential);
+}
+
+/* Notes those below a that are not noted yet. */
+static void note_overflows(struct overflows *o, const struct ast *x, ref a, struct pk_formula_report *r)
+{
+    if (o->seen[a])
+        return;
+    o->seen[a] = 1;
+    if (o->at[a] != 0)
+        note(r, x,
+             "this exponential exceeds f32 at s = %.3g; the row's maximum is subtracted from exponents only "
+             "in "
+             "a quotient by a sum of the row, such as softmax",
+             o->at[a]);
+    for (int i = 0; i < o->nf->node[a].n; i++)
+        note_overflows(o, x, nf_kid(o->nf, a, i), r);
+}
+
+static void warn_of_overflows(struct pk_formula *f, const double *leaf, struct pk_formula_report *r)
+{
+    struct overflows o = {.nf = &f->nf, .leaf = leaf};
+    struct split s;
+
+    if (formula_split(f, &s, NULL) != PD_OK)
+        return;
+    o.shifted = s.exponent >= 0;
+    find_overflows(&o, f->root, false);
+    memset(o.seen, 0, sizeof o.seen);
+    for (int a = 0; a < f->n_ast; a++) /* what is inside comes first */
+        if (f->built[a] >= 0)
+            note_overflows(&o, &f->ast[a], f->built[a], r);
 }
 
 void pk_formula_report(struct pk_formula *f, const double *leaf, struct pk_formula_report *ret)
@@ -159,4 +231,5 @@ void pk_formula_report(struct pk_formula *f, const double *leaf, struct pk_formu
             ret->growth = round(ret->growth);
     }
     warn(f, fails, ret);
+    warn_of_overflows(f, leaf, ret);
 }

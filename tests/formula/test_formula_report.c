@@ -77,6 +77,49 @@ static void test_formula_report_warns_of_what_can_fail(void **state)
     }
 }
 
+static void test_formula_report_says_where_an_exponential_overflows(void **state)
+{
+    static const struct {
+        const char *text;
+        int at; /* -1: nothing is to be warned of */
+        const char *says;
+    } known[] = {{"exp(s^2)", 0, "s = 9.42;"},
+                 {"exp(s^3)", 0, "s = 4.46;"},
+                 {"1+exp(-s^3)", 2, "s = -4.46;"},
+                 {"exp(exp(s))", 0, "s = 4.49;"},
+                 {"exp(10*s)", 0, "s = 8.87;"},
+                 {"s/exp(10*s)", 1, "s = -8.87;"},
+                 {"exp(s)*exp(3*s)", 6, "s = 22.2;"},
+                 {"t = exp(s); t^3", 13, "s = 29.6;"},
+                 {"exp(s)", -1, NULL}, /* at 88.7 */
+                 {"exp(s/2)", -1, NULL},
+                 {"exp(-s^2)", -1, NULL},
+                 {"exp(min(10*s, 50))", -1, NULL},
+                 {"where(s < 0, exp(10*s), 1)", -1, NULL},
+                 {"exp(10*s)/(1+exp(10*s))", -1, NULL}, /* a sigmoid */
+                 {"exp(10*s)/rowsum(exp(10*s))", -1, NULL},
+                 {"t = exp(s^2); t/(1+rowsum(t))", -1, NULL},
+                 {"exp(5*s-rowmax(5*s))", -1, NULL},
+                 {"softmax(exp(10*s))", 8, "s = 8.87;"},
+                 {"exp(10*s)/rowsum(s^2+1)", 0, "s = 8.87;"}};
+    double leaf[PK_LEAVES];
+    struct pk_formula_report r;
+
+    (void)state;
+    for (int k = 0; k < PK_LEAVES; k++)
+        leaf[k] = 1;
+    for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
+        struct pk_formula *f = parse(known[k].text);
+
+        pk_formula_report(f, leaf, &r);
+        if (r.warnings != (known[k].at >= 0))
+            fail_msg("'%s': %d warnings, the first: %s", known[k].text, r.warnings, r.warning[0].text);
+        if (r.warnings && (r.warning[0].at != known[k].at || !strstr(r.warning[0].text, known[k].says)))
+            fail_msg("'%s': at %d: %s", known[k].text, r.warning[0].at, r.warning[0].text);
+        pk_formula_free(f);
+    }
+}
+
 static void test_formula_report_of_branches_that_fail(void **state)
 {
     static const struct {
@@ -351,6 +394,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_formula_report_warns_of_what_can_fail),
+        cmocka_unit_test(test_formula_report_says_where_an_exponential_overflows),
         cmocka_unit_test(test_formula_report_of_branches_that_fail),
         cmocka_unit_test(test_formula_report_of_known_functions),
         cmocka_unit_test(test_formula_forecast_of_measured_logits),

@@ -12,7 +12,7 @@
  * Names: s (the logit), n (the N of the scale), ni (keys that the query's row sees), i, j (positions of query and
  * key, from 0), h, H (head, heads), l, L (layer, layers), d (width of a head), pi; functions (functions.def) and
  * rowsum(x), rowmax(x) over the keys that the row sees, which do not nest. Every other name is a short name
- * (name = ...;) or a learned scalar, of which there may be 8.
+ * (name = ...;), which must be used, or a learned scalar, of which there may be 8.
  *
  * `x ^ k` takes an integer k from -4096 to 4096 with any x; another exponent only where x is proven not negative. A number
  * is exact if 64 bits hold it as a fraction, unless it has a point or an exponent and more than 15 digits: then, or if they

@@ -404,6 +404,7 @@ static int name(struct parser *p)
                 parse_fail(p, PD_ERR_INVALID, start, length,
                            "row functions do not nest: '%.*s' contains one already", length, p->text + start);
             f->ast[p->local[k].node].named = true;
+            p->local[k].used = true;
             return p->local[k].node;
         }
     if (p->token == T_OPEN)
@@ -663,6 +664,15 @@ static void order_params(struct pk_formula *f)
 
 /* ---- checks of the whole formula ---- */
 
+/* A name that is never read is a slip; its value would not be checked, and its scalars would be learned from nothing. */
+static void check_names(struct parser *p)
+{
+    for (int k = 0; k < p->locals; k++)
+        if (!p->local[k].used)
+            parse_fail(p, PD_ERR_INVALID, p->local[k].start, p->local[k].length,
+                       "'%.*s' is defined and never used", p->local[k].length, p->text + p->local[k].start);
+}
+
 /* Finds divisions by 0 also in factors that cancel. */
 static void check_divisions(struct parser *p)
 {
@@ -759,6 +769,8 @@ enum pd_err pk_formula_parse(const char *text, size_t length, enum pk_formula_mo
     else if (!p.failed && p.token != T_END)
         parse_fail(&p, PD_ERR_INVALID, p.start, p.end - p.start, "an operator is missing before '%.*s'",
                    p.end - p.start > 20 ? 20 : p.end - p.start, f->text + p.start);
+    if (!p.failed)
+        check_names(&p);
     order_params(f);
     for (int k = 0; k < f->n_param; k++)
         for (int i = 0; i < n_params; i++)

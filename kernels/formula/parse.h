@@ -35,6 +35,7 @@ struct parser {
     int args; /* of a text of the table: a, b, c are arguments; 0: a text as typed */
     struct {
         int start, length, node;
+        bool used;
     } local[16];
     int locals;
     bool failed;

@@ -78,24 +78,42 @@ static bool decimal(struct num k, char *out, size_t size)
     return false;
 }
 
+/* Whether the Python texts give a name a meaning: Python's keywords, and what the texts define or call. */
+static bool taken(const char *name)
+{
+    static const char names[] =
+        " and as assert async await break class continue def del elif else except finally for from global"
+        " if import in is lambda nonlocal not or pass raise return try while with yield False None True"
+        " attention attention_weights block_mask counts flex_attention key lse math offset out pick"
+        " query scale score_mod score_mod_of seen seen_values term torch value ";
+    char word[PK_FORMULA_NAME + 2];
+
+    snprintf(word, sizeof word, " %s ", name);
+    return strstr(names, word) != NULL;
+}
+
+/* A scalar's name in Python: with underscores that make it no other scalar's if the name is taken. */
+static const char *python_name(const struct pk_formula *f, int param, char *space, size_t size)
+{
+    const char *name = f->param[param].name;
+
+    if (!taken(name))
+        return name;
+    snprintf(space, size, "%s_", name);
+    for (int k = 0; k < f->n_param; k++) /* sorted: a_ comes before a__ */
+        if (!strcmp(f->param[k].name, space) && strlen(space) + 1 < size)
+            strcat(space, "_");
+    return space;
+}
+
 static const char *leaf_name(const struct printer *p, int leaf, char *space, size_t size)
 {
-    static const char *const keywords[] = {
-        "lambda", "in",     "is",    "if",         "as",         "or",      "and",      "not",      "for",
-        "def",    "del",    "try",   "while",      "with",       "pass",    "from",     "else",     "class",
-        "None",   "True",   "False", "yield",      "elif",       "break",   "import",   "global",   "return",
-        "raise",  "assert", "async", "await",      "except",     "finally", "continue", "nonlocal", "seen",
-        "torch",  "math",   "query", "key",        "value",      "counts",  "offset",   "out",      "lse",
-        "scale",  "term",   "pick",  "block_mask", "seen_values"};
     const char *name = pk_formula_leaf_name((enum pk_formula_leaf)leaf);
 
     if (leaf >= PK_LEAF_PARAM && leaf < PK_LEAF_PARAM + PK_FORMULA_PARAMS) {
         name = p->f->param[leaf - PK_LEAF_PARAM].name;
-        for (size_t k = 0; p->style == STYLE_TORCH && k < sizeof keywords / sizeof *keywords; k++)
-            if (!strcmp(name, keywords[k])) {
-                snprintf(space, size, "%s_", name);
-                return space;
-            }
+        if (p->style == STYLE_TORCH)
+            return python_name(p->f, leaf - PK_LEAF_PARAM, space, size);
         if (p->style == STYLE_LATEX && strlen(name) > 1) {
             size_t n = (size_t)snprintf(space, size, "\\mathit{");
 

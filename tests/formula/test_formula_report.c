@@ -351,6 +351,48 @@ static void test_formula_flex_refuses_what_no_softmax_reaches(void **state)
     }
 }
 
+static void test_formula_scalars_hide_nothing_in_python(void **state)
+{
+    static const char *const names[] = {"score_mod_of",
+                                        "score_mod",
+                                        "flex_attention",
+                                        "attention",
+                                        "attention_weights",
+                                        "torch",
+                                        "math",
+                                        "lambda",
+                                        "def",
+                                        "if",
+                                        "seen",
+                                        "query",
+                                        "lse"};
+
+    (void)state;
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        char text[160], want[160];
+        struct pk_formula *f;
+        struct pd_why why;
+        struct pd_buf b;
+
+        /* the first has the name that the second would get */
+        snprintf(text, sizeof text, "exp(%s_*s)/(exp(%s)+rowsum(exp(%s_*s)))", names[k], names[k], names[k]);
+        snprintf(want, sizeof want, "def score_mod_of(n, %s__, %s_, offset=0):", names[k], names[k]);
+        f = parse(text);
+        pd_buf_init(&b, 0);
+        assert_int_equal(pk_formula_flex(f, &b, &why), PD_OK);
+        if (!strstr(b.data, want))
+            fail_msg("'%s' is not in\n%s", want, b.data);
+        pd_buf_done(&b);
+        pd_buf_init(&b, 0);
+        pk_formula_torch(f, &b);
+        snprintf(want, sizeof want, "def attention_weights(s, seen, n, %s__, %s_):", names[k], names[k]);
+        if (!strstr(b.data, want))
+            fail_msg("'%s' is not in\n%s", want, b.data);
+        pd_buf_done(&b);
+        pk_formula_free(f);
+    }
+}
+
 static void test_formula_builtins_are_recognised(void **state)
 {
     static const struct {
@@ -402,6 +444,7 @@ int main(void)
         cmocka_unit_test(test_formula_forecast_is_the_mean_square_of_heads),
         cmocka_unit_test(test_formula_factor_scales_every_head),
         cmocka_unit_test(test_formula_flex_refuses_what_no_softmax_reaches),
+        cmocka_unit_test(test_formula_scalars_hide_nothing_in_python),
         cmocka_unit_test(test_formula_builtins_are_recognised),
     };
 

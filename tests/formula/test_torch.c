@@ -55,10 +55,22 @@ static z whole_below_the_largest(const struct row *r, int k)
     return 1 / (1 + 2 * cexp(top - r->s[k]));
 }
 
+TERM(sum_of_scales, cexp((r->a + r->t) * s))
+TERM(scaled, cexp(r->t *s))
+WHOLE(sum_of_scales, sum_of_scales(r, k) / total(r, sum_of_scales))
+WHOLE(scaled_sink, scaled(r, k) / (cexp(r->b) + total(r, scaled)))
+
 static const struct {
     const char *text;
     z (*f)(const struct row *, int);
-} others[] = {{"t = s - rowmax(s); exp(t)/(2+exp(t))", whole_below_the_largest}};
+} others[] = {
+    {"t = s - rowmax(s); exp(t)/(2+exp(t))", whole_below_the_largest},
+    /* scalars with names that the texts define or call, and with keywords of Python */
+    {"softmax(attention*s + score_mod_of*s)", whole_sum_of_scales},
+    {"t = exp(flex_attention*s); t/(exp(break)+rowsum(t))", whole_scaled_sink},
+    {"softmax(attention_weights*s + torch*s)", whole_sum_of_scales},
+    {"t = exp(lambda*s); t/(exp(block_mask)+rowsum(t))", whole_scaled_sink},
+};
 
 /* n queries of n keys, query i at position i: causal, or all; without every third key where `padding`. */
 static void put_case(struct pd_buf *b, z (*f)(const struct row *, int), const struct pk_formula_param *name,

@@ -333,9 +333,11 @@ static void function(struct printer *p, ref a, enum strength place)
         return;
     }
     if (p->style == STYLE_LATEX) {
-        open_if(p, place == OF_POWER && x->fn == FN_EXP);
+        const bool wrap = (place == OF_POWER && x->fn == FN_EXP) || (place != OF_SUM && x->fn == FN_WHERE);
+
+        open_if(p, wrap);
         with_pattern(p, row->latex, a);
-        close_if(p, place == OF_POWER && x->fn == FN_EXP);
+        close_if(p, wrap);
         return;
     }
     if (x->fn == FN_GT || x->fn == FN_GE || x->fn == FN_EQ) {
@@ -372,6 +374,11 @@ static void print(struct printer *p, ref a, enum strength place)
         const struct num k = as_read(x->k);
         bool wrap = place == OF_POWER && (k.v < 0 || k.q > 1);
 
+        if (!k.q && place == OF_POWER &&
+            p->style == STYLE_LATEX) { /* it may be a product with a power of ten */
+            snprintf(text, sizeof text, "%.17g", k.v);
+            wrap = wrap || strchr(text, 'e');
+        }
         open_if(p, wrap || (place == OF_PRODUCT && k.v < 0));
         if (decimal(k, text, sizeof text))
             digits(p, text);

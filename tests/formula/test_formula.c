@@ -189,6 +189,21 @@ static void test_formula_latex_shows_the_same_function(void **state)
         {"s/(1e-8+s^2)", "\\frac{s}{s^{2} + 10^{-8}}"},
         {"1.5e-8*s", "1.5\\cdot 10^{-8}\\,s"},
         {"0.25*s", "0.25\\,s"},
+        /* bases of powers */
+        {"where(s>0,s,-s)^2", "\\left(\\begin{cases}s & \\left[s > 0\\right]\\\\ -s & "
+                              "\\text{else}\\end{cases}\\right)^{2}"},
+        {"2*where(s>0,1,2)", "2\\,\\left(\\begin{cases}1 & \\left[s > 0\\right]\\\\ 2 & "
+                             "\\text{else}\\end{cases}\\right)"},
+        {"abs(s)^3", "\\left|s\\right|^{3}"},
+        {"(s>0)^2*s", "s\\,\\left[s > 0\\right]^{2}"},
+        {"(exp(s)-1)^2", "\\left(e^{s} - 1\\right)^{2}"},
+        {"s*exp(n*pi)^(1/3)", "s\\,e^{\\frac{n\\,\\pi}{3}}"},
+        {"relu(s/(1+s))^p", "\\max\\left(\\frac{s}{s + 1}, 0\\right)^{p}"},
+        {"abs(s)^p^2", "\\left|s\\right|^{p^{2}}"},
+        {"(abs(s)^p)^1.5", "\\sqrt{\\left|s\\right|^{p}}^{3}"},
+        {"s*1e-20^(1/3)", "\\left(9.9999999999999995\\cdot 10^{-21}\\right)^{\\frac{1}{3}}\\,s"},
+        {"s*(1/3)^(1/3)", "\\left(\\frac{1}{3}\\right)^{\\frac{1}{3}}\\,s"},
+        {"rowsum(s)^-2*s^-3", "\\frac{1}{s^{3}\\,\\left(\\sum_j s\\right)^{2}}"},
     };
 
     (void)state;

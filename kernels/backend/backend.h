@@ -14,7 +14,7 @@
 
 /* Plug-ins receive ops and activations as numbers and attributes as a struct. A new op or activation changes the
  * version by itself. Raise the first number for a changed order, changed attributes or a changed table. */
-#define PK_BACKEND_ABI (7u + 256u * (PK_OP_COUNT - 39u) + 65536u * PK_PHIS)
+#define PK_BACKEND_ABI (8u + 256u * (PK_OP_COUNT - 39u) + 65536u * PK_PHIS)
 static_assert(offsetof(struct pk_attr, matmul.sums) - offsetof(struct pk_attr, matmul) == 8 &&
                   offsetof(struct pk_attr, optim.copy) - offsetof(struct pk_attr, optim) == 66,
               "struct pk_attr has changed: raise PK_BACKEND_ABI");

@@ -187,7 +187,8 @@ void pk_formula_cuda_operand(const struct pk_formula_program *p, int operand, st
  *   TWO PASSES  A_ij = F_ij, and F reads the row functions, which need a pass over the keys first
  *
  * If `shift`, m_i = max over visible keys of `exponent` (and of 0 if shift_zero) is SHIFT; F and the row functions use
- * exponentials with m subtracted from the exponent, and may be scaled by exp(m_old - m_new) as m grows.
+ * exponentials with a multiple of m subtracted from the exponent. As m grows, what was summed is multiplied by
+ * exp(power (m_old - m_new)): F by value_power (one pass), row function k by row_power[k].
  *
  * Backward: dr_k = gradient of row function k. One pass: `turn_back` gives dr_k and the scalars' part through G
  * from D; two passes: `before` gives each entry's part of dr_k. `back` gives F, dS and the scalars' part of an entry.
@@ -196,6 +197,7 @@ struct pk_formula_plan {
     int32_t params, rows;
     enum pk_formula_row row[PK_FORMULA_ROWS];
     bool two_passes, shift, shift_zero;
+    double value_power, row_power[PK_FORMULA_ROWS];
     bool needs_d;                        /* turn_back reads D */
     bool reads_j, reads_row_position;    /* J; I or NI */
     struct pk_formula_program exponent;  /* u */

@@ -149,6 +149,10 @@ static inline bool nf_is_fn(const struct nf *f, ref a, enum fn fn)
 {
     return a >= 0 && f->node[a].op == NF_FN && f->node[a].fn == fn;
 }
+static inline bool nf_is_leaf(const struct nf *f, ref a, enum pk_formula_leaf leaf)
+{
+    return a >= 0 && f->node[a].op == NF_LEAF && f->node[a].fn == leaf;
+}
 int nf_compare(const struct nf *f, ref a, ref b);
 /* Replaces nodes: map(arg, node) gives a node, or -1 to go on below. */
 ref nf_map(struct nf *f, ref a, ref (*map)(void *arg, struct nf *f, ref node), void *arg);
@@ -230,6 +234,7 @@ struct split {
     enum pk_formula_row row[PK_FORMULA_ROWS];
     int rows;
     bool two_passes, shift_zero;
+    double value_power, row_power[PK_FORMULA_ROWS]; /* of the shift, as struct pk_formula_plan */
 };
 enum pd_err formula_split(struct pk_formula *f, struct split *ret, struct pd_why *why);
 /* Whether a leaf (of a level that only the row decides, too) lies below a. */

@@ -30,8 +30,8 @@ bool nf_reads(const struct nf *f, ref a, int first, int last)
 
 /* ---- the shift ---- */
 
-/* exp(u) is z e for z = exp(m), e = exp(u - m), so every value is z^k v. A sum of terms with different k takes the
- * largest k; the other terms are divided by powers of z = exp(m), a value per row. */
+/* exp(k u) is z^k e for z = exp(m), e = exp(k u - k m), so every value is z^k v. A sum of terms with different k takes
+ * the largest k; the other terms are divided by powers of z = exp(m), a value per row. */
 struct shifter {
     struct nf *f;
     ref u, m;
@@ -40,6 +40,29 @@ struct shifter {
     ref value[NF_NODES];
     struct num k[NF_NODES];
 };
+
+/* Whether a = k b for a number k > 0. */
+static bool ratio(const struct nf *f, ref a, ref b, struct num *ret_k)
+{
+    const struct nf_node *x = &f->node[a], *y = &f->node[b];
+    const struct nf_term bare_x = {a, one}, bare_y = {b, one};
+    const bool sums = x->op == NF_SUM && y->op == NF_SUM;
+    const struct nf_term *t = sums || x->op == NF_PRODUCT ? f->term + x->first : &bare_x,
+                         *u = sums || y->op == NF_PRODUCT ? f->term + y->first : &bare_y;
+    const int n = t == &bare_x ? 1 : x->n, m = u == &bare_y ? 1 : y->n;
+    const struct num over = sums ? t[0].k : x->op == NF_PRODUCT ? x->k : one;
+    const struct num under = sums ? u[0].k : y->op == NF_PRODUCT ? y->k : one;
+    const struct num k = num_mul(over, num_inv(under));
+
+    if (n != m || !num_usable(num_inv(under)) || !num_usable(k) || k.v < 0)
+        return false;
+    for (int i = 0; i < n; i++)
+        if (t[i].node != u[i].node ||
+            !(fabs(t[i].k.v - (sums ? k.v : 1) * u[i].k.v) <= 1e-14 * fabs(t[i].k.v)))
+            return false;
+    *ret_k = k;
+    return !sums || fabs(x->k.v - k.v * y->k.v) <= 1e-14 * fabs(x->k.v);
+}
 
 static ref lift(struct shifter *s, ref a, struct num *ret_k);
 
@@ -108,9 +131,12 @@ static ref lift_new(struct shifter *s, ref a, struct num *ret_k)
         r = s->failed ? -1 : nf_row(f, (enum pk_formula_row)x.fn, kid[0]);
         break;
     case NF_FN:
-        if (x.fn == FN_EXP && f->term[x.first].node == s->u) {
-            *ret_k = one;
-            return nf_fn(f, FN_EXP, nf_sub(f, s->u, s->m), -1, -1);
+        if (x.fn == FN_EXP && x.level == NF_PER_ENTRY) {
+            const ref u = f->term[x.first].node;
+
+            if (!ratio(f, u, s->u, ret_k))
+                return -1;
+            return nf_fn(f, FN_EXP, nf_sub(f, u, nf_scale(f, s->m, *ret_k)), -1, -1);
         }
         for (int i = 0; i < x.n && !s->failed; i++) {
             kid[i] = lift(s, f->term[x.first + i].node, &kid_k[i]);
@@ -180,24 +206,22 @@ static ref lift(struct shifter *s, ref a, struct num *ret_k)
     return s->value[a];
 }
 
-/* The one exponent that depends on the entry: -1 if there is none, -2 if there are several. */
-static ref exponent_of(const struct nf *f, ref a, unsigned char *seen)
+/* An exponent that depends on the entry, and of which all others are positive multiples: -1 if there is none, -2 if
+ * others are no multiples. */
+static ref exponent_of(const struct nf *f, ref a, ref found, unsigned char *seen)
 {
-    const struct nf_node *x = &f->node[a];
-    ref found = -1;
+    const struct nf_node x = f->node[a];
+    struct num k;
 
     if (seen[a])
-        return -1;
+        return found;
     seen[a] = 1;
-    if (nf_is_fn(f, a, FN_EXP) && x->level == NF_PER_ENTRY)
-        return f->term[x->first].node;
-    for (int i = 0; i < x->n; i++) {
-        ref r = exponent_of(f, f->term[x->first + i].node, seen);
-
-        if (r == -2 || (r >= 0 && found >= 0 && r != found))
-            return -2;
-        found = r >= 0 ? r : found;
-    }
+    if (nf_is_fn(f, a, FN_EXP) && x.level == NF_PER_ENTRY)
+        return found == -1                                                ? f->term[x.first].node
+               : found >= 0 && ratio(f, f->term[x.first].node, found, &k) ? found
+                                                                          : -2;
+    for (int i = 0; i < x.n && found != -2; i++)
+        found = exponent_of(f, f->term[x.first + i].node, found, seen);
     return found;
 }
 
@@ -268,7 +292,112 @@ static enum pd_err too_long(const struct nf *f, const char *what, struct pd_why 
 
 static const char derivative[] = "the formula's derivative";
 
-enum pd_err formula_split(struct pk_formula *f, struct split *ret, struct pd_why *why)
+/* ---- powers of the shift ---- */
+
+/* A value is proportional to exp(-power m). */
+struct powers {
+    const struct nf *f;
+    bool failed; /* some value is not */
+    unsigned char known[NF_NODES];
+    double power[NF_NODES];
+};
+
+static double power_of(struct powers *p, ref a);
+
+/* The power that all of n terms have, 0 aside. */
+static double common_power(struct powers *p, const struct nf_term *t, int n)
+{
+    double common = 0;
+    bool any = false;
+
+    for (int i = 0; i < n; i++) {
+        const double power = power_of(p, t[i].node);
+
+        if (nf_is_num(p->f, t[i].node, 0))
+            continue;
+        p->failed = p->failed || (any && !(fabs(power - common) <= 1e-9));
+        common = power;
+        any = true;
+    }
+    return common;
+}
+
+static double new_power(struct powers *p, ref a)
+{
+    const struct nf *f = p->f;
+    const struct nf_node *x = &f->node[a];
+    const struct nf_term *t = f->term + x->first;
+    double power = 0;
+
+    switch ((enum nf_op)x->op) {
+    case NF_NUM:
+    case NF_LEAF:
+    case NF_ROW:
+        return 0;
+    case NF_SUM:
+        power = common_power(p, t, x->n);
+        p->failed = p->failed || (x->k.v != 0 && !(fabs(power) <= 1e-9));
+        return power;
+    case NF_PRODUCT:
+        for (int i = 0; i < x->n; i++)
+            power += t[i].k.v * power_of(p, t[i].node);
+        return power;
+    case NF_FN:
+        break;
+    }
+    switch ((enum fn)x->fn) {
+    case FN_EXP: {
+        const struct nf_node *u = &f->node[t[0].node];
+
+        /* exponents are sums, or multiples of m alone */
+        if (u->op == NF_LEAF && u->fn == PK_LEAF_SHIFT)
+            return -1;
+        for (int i = 0; i < u->n && (u->op == NF_SUM || u->n == 1); i++)
+            if (nf_is_leaf(f, f->term[u->first + i].node, PK_LEAF_SHIFT))
+                return -(u->op == NF_SUM ? f->term[u->first + i].k.v : u->k.v);
+        p->failed = p->failed || nf_reads(f, t[0].node, PK_LEAF_SHIFT, PK_LEAF_SHIFT);
+        return 0;
+    }
+    case FN_GT:
+    case FN_GE:
+    case FN_EQ:
+    case FN_SIGN:
+        (void)power_of(p, t[0].node);
+        return 0;
+    case FN_ABS:
+    case FN_MAX:
+    case FN_MIN:
+        return common_power(p, t, x->n);
+    case FN_WHERE:
+        (void)power_of(p, t[0].node);
+        return common_power(p, t + 1, 2);
+    default:
+        for (int i = 0; i < x->n; i++)
+            p->failed = p->failed || !(fabs(power_of(p, t[i].node)) <= 1e-9);
+        return 0;
+    }
+}
+
+static double power_of(struct powers *p, ref a)
+{
+    if (!p->known[a]) {
+        p->power[a] = new_power(p, a);
+        p->known[a] = 1;
+    }
+    return p->power[a];
+}
+
+static bool find_powers(const struct nf *f, struct split *s)
+{
+    struct powers p = {.f = f};
+
+    s->value_power = s->two_passes ? 0 : power_of(&p, s->value);
+    for (int k = 0; k < s->rows; k++)
+        s->row_power[k] = power_of(&p, s->x[k]);
+    return !p.failed;
+}
+
+static enum pd_err split(struct pk_formula *f, bool shifts, struct split *ret, struct pd_why *why)
 {
     struct nf *nf = &f->nf;
     struct split s = {.value = f->root, .exponent = -1, .x = {-1, -1, -1, -1}};
@@ -276,8 +405,8 @@ enum pd_err formula_split(struct pk_formula *f, struct split *ret, struct pd_why
     struct replacement r = {.n = 0};
 
     nf->steps = 0;
-    if (nf->node[f->root].has_row) {
-        ref u = exponent_of(nf, f->root, seen);
+    if (shifts) {
+        ref u = exponent_of(nf, f->root, -1, seen);
         struct shifter shift = {.f = nf, .u = u};
         struct num k = zero;
         ref v;
@@ -305,8 +434,15 @@ enum pd_err formula_split(struct pk_formula *f, struct split *ret, struct pd_why
         separate(nf, &s);
     if (nf->full || s.value < 0)
         return too_long(nf, "the formula with normalised rows", why);
+    if (s.exponent >= 0 && !find_powers(nf, &s))
+        return split(f, false, ret, why);
     *ret = s;
     return PD_OK;
+}
+
+enum pd_err formula_split(struct pk_formula *f, struct split *ret, struct pd_why *why)
+{
+    return split(f, f->nf.node[f->root].has_row, ret, why);
 }
 
 /* ---- the programs ---- */
@@ -385,6 +521,8 @@ enum pd_err pk_formula_plan(struct pk_formula *f, struct pk_formula_plan *ret, s
     ret->two_passes = s.two_passes;
     ret->shift = s.exponent >= 0;
     ret->shift_zero = s.shift_zero;
+    ret->value_power = s.value_power;
+    memcpy(ret->row_power, s.row_power, sizeof ret->row_power);
     ret->reads_j = pk_formula_reads(f, PK_LEAF_J);
     for (int k = 0; k < s.rows; k++)
         ret->reads_j = ret->reads_j || s.row[k] == PK_ROW_MAX;

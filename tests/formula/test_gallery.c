@@ -13,6 +13,7 @@
 
 #include "kernels/formula/formula.h"
 #include "tests/formula/gallery.h"
+#include "tests/formula/shifted.h"
 
 static uint64_t noise = 88172645463325252ull;
 
@@ -230,11 +231,71 @@ static void test_gallery_stands_large_logits(void **state)
     free(plan);
 }
 
+static void test_gallery_exponents_of_one_row_are_shifted_together(void **state)
+{
+    static const double sizes[] = {0.5, 20, 2000};
+    struct pk_formula_plan *plan = malloc(sizeof *plan);
+
+    (void)state;
+    assert_non_null(plan);
+    for (int m = 0; m < SHIFTED; m++)
+        for (int c = 0; c < (shifted[m].bounded ? 12 : 4); c++) {
+            static struct row row;
+            struct pk_formula *f = NULL;
+            struct pk_formula_fault fault;
+            struct result got;
+            double at[PK_LEAVES] = {0}, w[KEYS], range = sizes[c / 4];
+
+            assert_int_equal(pk_formula_parse(shifted[m].text, strlen(shifted[m].text), PK_FORMULA_ACTIVATION,
+                                              false, NULL, 0, &f, &fault),
+                             PD_OK);
+            assert_int_equal(pk_formula_plan(f, plan, NULL), PD_OK);
+            assert_true(plan->shift);
+
+            draw(&row, 40, c % 4);
+            row.a = 0.01; /* so that some entries are above the threshold */
+            at[PK_LEAF_N] = n_scale;
+            at[PK_LEAF_NI] = row.seen_keys;
+            at[PK_LEAF_PARAM] = creal(row.a);
+            for (int k = 0; k < row.n; k++) {
+                row.s[k] *= range;
+                w[k] = uniform(-1, 1);
+            }
+            run(plan, at, &row, w, &got);
+            for (int k = 0; k < row.n; k++) {
+                const double want = creal(pick(&row, k, shifted[m].f));
+
+                if (!(fabs(got.a[k] - want) <= 1e-9 * fabs(want) + 1e-300))
+                    fail_msg("'%s' at %g: %.17g, should be %.17g", shifted[m].text, creal(row.s[k]), got.a[k],
+                             want);
+            }
+            for (int q = 0; q < row.n; q++) {
+                const z kept = row.s[q];
+                double want = 0, size = 0;
+
+                row.s[q] += _Complex_I * STEP;
+                for (int k = 0; k < row.n; k++) {
+                    const double d = cimag(pick(&row, k, shifted[m].f)) / STEP;
+
+                    want += w[k] * d;
+                    size += fabs(d);
+                }
+                row.s[q] = kept;
+                if (!(fabs(got.ds[q] - want) <= 1e-9 * (1 + size)))
+                    fail_msg("'%s', derivative by logit %d, %g: %.17g, should be %.17g", shifted[m].text, q,
+                             creal(row.s[q]), got.ds[q], want);
+            }
+            pk_formula_free(f);
+        }
+    free(plan);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gallery_matches_its_papers),
         cmocka_unit_test(test_gallery_stands_large_logits),
+        cmocka_unit_test(test_gallery_exponents_of_one_row_are_shifted_together),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -27,10 +27,11 @@ static const struct {
 } kinds[] = {{PK_BF16, PK_MATH_F32}, {PK_F32, PK_MATH_TF32}, {PK_F32, PK_MATH_F32}};
 
 /* Formulas whose plans no formula of the gallery has: a maximum without a shift, two row functions, a scalar inside and
- * outside of a row function, a second pass with a maximum. */
-static const char *const more[] = {"s/(1+rowmax(abs(s)))", "a*s/(b+rowsum(abs(s))+rowmax(s^2))",
-                                   "a*exp(b*s)/rowsum(exp(b*s))", "relu(s-rowmax(s)/2)*j/(1+i)",
-                                   "relu(s-rowmax(s)*a)/(1+rowsum(relu(s)))"};
+ * outside of a row function, a second pass with a maximum, sums that grow with other powers of the shift. */
+static const char *const more[] = {
+    "s/(1+rowmax(abs(s)))",        "a*s/(b+rowsum(abs(s))+rowmax(s^2))",      "a*exp(b*s)/rowsum(exp(b*s))",
+    "relu(s-rowmax(s)/2)*j/(1+i)", "relu(s-rowmax(s)*a)/(1+rowsum(relu(s)))", "softmax(s)*softmax(s/2)",
+    "softmax(s)*rowsum(s^2)/ni",   "exp(s)/sqrt(1+rowsum(exp(2*s)))"};
 
 static struct pk_formula_plan *plan_of(const char *text)
 {

@@ -1,7 +1,7 @@
 /* FORMULA: y = A v, where A is a formula of the logits and of their rows (kernels/formula/formula.h), in tiles as
  * ATTENTION (attention.c). One pass: A_ij = G_i F_ij, F and the row functions summed together, G applied to the row of
  * y. Two passes: the row functions first, then F, which reads them. A shift m, the largest exponent of a row, grows from
- * block to block, and the sums so far are multiplied by exp(m_old - m_new).
+ * block to block, and the sums so far are multiplied by powers of exp(m_old - m_new).
  *
  * Tasks are (batch, head, group of queries). */
 #include "kernels/backend/cpu/attention_formula.h"
@@ -39,6 +39,12 @@ size_t PK_FN(formula_workspace)(const struct pk_backend *b, const struct pk_call
     return s.used;
 }
 
+/* exp(power (before - now)); 1 if nothing was summed before. */
+INLINE vec shrink_of(vec before, vec now, double power)
+{
+    return vsel((before == now) | (before == -INFINITY), vset(1), vexp((before - now) * (real)power));
+}
+
 /* Raises the shift of a tile's rows to the tile's exponents; rescales sums and acc (may be NULL). */
 static void shift_tile(const struct formula *f, struct state *t, const struct view *w, int64_t at, int64_t k0,
                        const real *s, real *acc)
@@ -66,13 +72,13 @@ static void shift_tile(const struct formula *f, struct state *t, const struct vi
     for (int64_t v = 0; v < nv; v++) {
         const vec before = vld(old + v * W), now = vld(t->m + at + v * W);
 
-        vst(shrink + v * W, vsel(before == now, vset(1), vexp(before - now)));
+        vst(shrink + v * W, shrink_of(before, now, f->plan->value_power));
         for (int k = 0; k < f->plan->rows; k++)
-            vst(t->row[k] + at + v * W, vsel(before == -INFINITY, vld(t->row[k] + at + v * W),
-                                             vld(t->row[k] + at + v * W) * vld(shrink + v * W)));
+            vst(t->row[k] + at + v * W,
+                vld(t->row[k] + at + v * W) * shrink_of(before, now, f->plan->row_power[k]));
     }
     for (int64_t i = 0; acc && i < w->lanes; i++)
-        shrunk = shrunk || (shrink[i] != 1 && old[i] != -INFINITY);
+        shrunk = shrunk || shrink[i] != 1;
     for (int64_t i = 0; shrunk && i < w->lanes; i++)
         for (int64_t c = 0; c < ld; c += W)
             vst(acc + i * ld + c, vld(acc + i * ld + c) * shrink[i]);

@@ -2,7 +2,7 @@
  * F, made from a plan (kernels/formula/formula.h): printed as source for NVRTC (formula_source.c), or interpreted in the
  * emulation (formula.cu).
  *
- * F has, all static and with the head first: rows, params, two, shift, shift_zero, needs_d, row_max(k), turn_scalars,
+ * F has, all static and with the head first: rows, params, two, shift, shift_zero, power(k), needs_d, row_max(k), turn_scalars,
  * back_scalars (the plan's fields), turn_fixed (cuda_formula_turn_fixed), and its programs
  *
  *     exponent value sums turn before turn_back back (head, row, s, j, da, o)     results to o[0 .. RESULTS-1]
@@ -184,8 +184,14 @@ __device__ __forceinline__ void form_row_join(struct form_row *x, const struct f
     }
 }
 
-/* Raises the shift of the lane's rows to a tile's exponents; what was summed with the old one is multiplied by
- * exp(old - new). */
+/* What is summed with the shift `from` is multiplied by this for the shift `to`. k: 0: F; 1 ..: row function k - 1. */
+template <class F>
+__device__ __forceinline__ float form_shrink(const struct form_head &u, int k, float from, float to)
+{
+    return from == to ? 1 : __expf(F::power(u, k) * (from - to));
+}
+
+/* Raises the shift of the lane's rows to a tile's exponents. */
 template <class F, int NT, int N>
 __device__ __forceinline__ void form_raise(struct form_row (&row)[2], const struct form_head &u,
                                            const float (&x)[NT][4], uint32_t seen, int k0, float (&acc)[N][4])
@@ -194,7 +200,7 @@ __device__ __forceinline__ void form_raise(struct form_row (&row)[2], const stru
 
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        float m = row[r].m, shrink;
+        float m = row[r].m;
 
 #pragma unroll
         for (int n = 0; n < NT; n++)
@@ -208,11 +214,13 @@ __device__ __forceinline__ void form_raise(struct form_row (&row)[2], const stru
             }
         m = form_larger(m, __shfl_xor_sync(PK_WARP_ALL, m, 1));
         m = form_larger(m, __shfl_xor_sync(PK_WARP_ALL, m, 2));
-        shrink = m == row[r].m ? 1 : __expf(row[r].m - m);
         if (row[r].m != -INFINITY) {
+            const float shrink = form_shrink<F>(u, 0, row[r].m, m);
+
 #pragma unroll
             for (int k = 0; k < FORM_ROWS; k++)
-                row[r].row[k] *= shrink;
+                if (k < F::rows(u))
+                    row[r].row[k] *= form_shrink<F>(u, 1 + k, row[r].m, m);
 #pragma unroll
             for (int n = 0; n < N; n++) {
                 acc[n][2 * r] *= shrink;
@@ -291,11 +299,11 @@ __device__ __forceinline__ void form_split_put(float *to, const struct form_head
         }
 }
 
-/* What the sums of a part with shift m are multiplied by for shift `to`; 0 if the part sees no key. */
+/* As form_shrink, of a part with shift m; 0 if the part sees no key. */
 template <class F>
-__device__ __forceinline__ float form_split_by(const struct form_head &u, float m, float to)
+__device__ __forceinline__ float form_split_by(const struct form_head &u, int k, float m, float to)
 {
-    return !F::shift(u) || m == to ? 1 : m == -INFINITY ? 0 : __expf(m - to);
+    return !F::shift(u) || m == to ? 1 : m == -INFINITY ? 0 : form_shrink<F>(u, k, m, to);
 }
 
 /* y and the row statistics from the parts, in their order: a warp for each query. */
@@ -327,14 +335,14 @@ __device__ __forceinline__ void form_join(const struct att &a, const struct att_
         row.m = form_larger(row.m, from[p * step + a.d16]);
     for (int p = 0; p < g.parts; p++) {
         const float *const x = from + p * step + a.d16;
-        const float shrink = form_split_by<F>(u, x[0], row.m);
 
 #pragma unroll
         for (int k = 0; k < FORM_ROWS; k++) {
-            const float value = k < F::rows(u) && shrink != 0 ? x[1 + 2 * k] * shrink : 0;
+            const float shrink = k < F::rows(u) ? form_split_by<F>(u, 1 + k, x[0], row.m) : 0;
+            const float value = shrink != 0 ? x[1 + 2 * k] * shrink : 0;
 
-            if (k >= F::rows(u) || shrink == 0)
-                break;
+            if (shrink == 0)
+                continue;
             if (!F::row_max(u, k)) {
                 row.row[k] += value;
             } else if (value > row.row[k] || value != value) {
@@ -350,7 +358,7 @@ __device__ __forceinline__ void form_join(const struct att &a, const struct att_
         float sum = 0;
 
         for (int p = 0; p < g.parts; p++)
-            sum += from[p * step + c] * form_split_by<F>(u, from[p * step + a.d16], m);
+            sum += from[p * step + c] * form_split_by<F>(u, 0, from[p * step + a.d16], m);
         ((T *)a.y.p)[b * a.y.sb + h * a.y.sh + i * a.y.sn + c] = pk_narrow<T>(live ? sum * by : 0);
     }
     if (lane == 0)

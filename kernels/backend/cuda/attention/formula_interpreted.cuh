@@ -31,6 +31,10 @@ struct form_interpreted {
     {
         return plan(u)->shift_zero;
     }
+    static float power(const struct form_head &u, int k)
+    {
+        return (float)(k ? plan(u)->row_power[k - 1] : plan(u)->value_power);
+    }
     static bool needs_d(const struct form_head &u)
     {
         return plan(u)->needs_d;

@@ -90,6 +90,17 @@ static void print_number(const char *type, const char *name, int value, struct p
         type, name, value);
 }
 
+/* power(u, 0): of F; power(u, 1 + k): of row function k. */
+static void print_powers(const struct pk_formula_plan *plan, struct pd_buf *out)
+{
+    pd_buf_str(out,
+               "static __device__ __forceinline__ constexpr float power(const struct form_head &, int k) "
+               "{ return ");
+    for (int k = 0; k < plan->rows; k++)
+        pd_buf_printf(out, "k == %d ? %.9ef : ", 1 + k, plan->row_power[k]);
+    pd_buf_printf(out, "k == 0 ? %.9ef : 0.0f; }\n", plan->value_power);
+}
+
 void cuda_formula_type(const struct pk_formula_plan *plan, struct pd_buf *out)
 {
     int maxima = 0;
@@ -102,6 +113,7 @@ void cuda_formula_type(const struct pk_formula_plan *plan, struct pd_buf *out)
     print_number("bool", "two", plan->two_passes, out);
     print_number("bool", "shift", plan->shift, out);
     print_number("bool", "shift_zero", plan->shift_zero, out);
+    print_powers(plan, out);
     print_number("bool", "needs_d", plan->needs_d, out);
     print_number("int", "turn_scalars", plan->turn_scalars, out);
     print_number("int", "back_scalars", plan->back_scalars, out);

@@ -172,11 +172,15 @@ static void warn_of_overflows(struct pk_formula *f, const double *leaf, struct p
 {
     struct overflows o = {.nf = &f->nf, .leaf = leaf};
     struct split s;
+    ref root;
 
     if (formula_split(f, &s, NULL) != PD_OK)
         return;
     o.shifted = s.exponent >= 0;
-    find_overflows(&o, f->root, false);
+    root = o.shifted ? f->root : formula_steady(&f->nf, f->root);
+    if (root < 0)
+        return;
+    find_overflows(&o, root, false);
     memset(o.seen, 0, sizeof o.seen);
     for (int a = 0; a < f->n_ast; a++) /* what is inside comes first */
         if (f->built[a] >= 0)

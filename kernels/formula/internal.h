@@ -237,5 +237,8 @@ struct split {
     double value_power, row_power[PK_FORMULA_ROWS]; /* of the shift, as struct pk_formula_plan */
 };
 enum pd_err formula_split(struct pk_formula *f, struct split *ret, struct pd_why *why);
+/* The same value, without quotients in which an exponential may overflow: exp(s)/(n+exp(s)) is sigmoid(s-log(n)). -1: the
+ * store is full. */
+ref formula_steady(struct nf *f, ref a);
 /* Whether a leaf (of a level that only the row decides, too) lies below a. */
 bool nf_reads(const struct nf *f, ref a, int first_leaf, int last_leaf);

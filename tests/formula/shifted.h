@@ -1,5 +1,5 @@
-/* tests/formula/shifted.h: formulas whose exponentials are shifted by multiples of their row's maximum, and each a second
- * time, as in gallery.h, so that no exponent is above 0. */
+/* tests/formula/shifted.h: formulas whose exponentials are shifted by multiples of their row's maximum, or computed as
+ * sigmoids, and each a second time, as in gallery.h, so that no exponent is above 0. */
 #pragma once
 
 #include "tests/formula/gallery.h"
@@ -67,22 +67,40 @@ static z minus_one_square(const struct row *r, int k)
 WHOLE(second_degree, minus(r, k, 1) * minus(r, k, 2) / (exp(-2 * largest(r, 0)) + total(r, minus_one_square)))
 WHOLE(reciprocal, total(r, exponential) / (2 + cexp(r->s[k])) / r->seen_keys / r->seen_keys)
 
+static z logistic(z x)
+{
+    return creal(x) > 0 ? 1 / (1 + cexp(-x)) : cexp(x) / (1 + cexp(x));
+}
+WHOLE(sigmoid_of_n, logistic(r->s[k] - log(n_scale)))
+WHOLE(sigmoid_of_two, logistic(r->s[k] - log(2)))
+WHOLE(sigmoid_of_scalar, logistic(r->s[k] - r->a))
+WHOLE(sigmoid_of_row, logistic(r->s[k] - log(r->seen_keys)))
+WHOLE(sigmoid_square, logistic(r->s[k] - log(n_scale)) * logistic(r->s[k] - log(n_scale)))
+WHOLE(falling, 1.5 * logistic(log(2) - 2 * r->s[k]))
+
 static const struct {
     const char *text;
     z (*f)(const struct row *, int);
-    int passes;
+    bool shift;
     bool bounded; /* at any logits */
 } shifted[] = {
-    {"softmax(s)^2", whole_square_of_softmax, 1, true},
-    {"sqrt(softmax(s))", whole_root_of_softmax, 1, true},
-    {"softmax(s)^1.5", whole_power_of_softmax, 1, true},
-    {"softmax(s)*softmax(s/2)", whole_two_softmaxes, 1, true},
-    {"exp(2*s)/sqrt(rowsum(exp(4*s)))", whole_two_exponents, 1, true},
-    {"relu(softmax(s)^2-a/ni)", whole_thresholded, 2, true},
-    {"t = exp(s)+exp(2*s); t/(1+rowsum(t))", whole_two_terms, 1, true},
-    {"exp(s)/sqrt(1+rowsum(exp(2*s)))", whole_rooted_sink, 1, true},
-    {"softmax(s)*rowsum(s^2)/ni", whole_weighed_softmax, 1, true},
-    {"t = exp(s); (t-1)*(t-2)/(1+rowsum((t-1)^2))", whole_second_degree, 1, true},
-    {"rowsum(exp(s))/(2+exp(s))/ni^2", whole_reciprocal, 1, false},
+    {"softmax(s)^2", whole_square_of_softmax, true, true},
+    {"sqrt(softmax(s))", whole_root_of_softmax, true, true},
+    {"softmax(s)^1.5", whole_power_of_softmax, true, true},
+    {"softmax(s)*softmax(s/2)", whole_two_softmaxes, true, true},
+    {"exp(2*s)/sqrt(rowsum(exp(4*s)))", whole_two_exponents, true, true},
+    {"relu(softmax(s)^2-a/ni)", whole_thresholded, true, true},
+    {"t = exp(s)+exp(2*s); t/(1+rowsum(t))", whole_two_terms, true, true},
+    {"exp(s)/sqrt(1+rowsum(exp(2*s)))", whole_rooted_sink, true, true},
+    {"softmax(s)*rowsum(s^2)/ni", whole_weighed_softmax, true, true},
+    {"t = exp(s); (t-1)*(t-2)/(1+rowsum((t-1)^2))", whole_second_degree, true, true},
+    {"rowsum(exp(s))/(2+exp(s))/ni^2", whole_reciprocal, true, false},
+    {"exp(s)/(n+exp(s))", whole_sigmoid_of_n, false, true},
+    {"1/(1+n*exp(-s))", whole_sigmoid_of_n, false, true},
+    {"exp(s)/(2+exp(s))", whole_sigmoid_of_two, false, true},
+    {"exp(s)/(exp(a)+exp(s))", whole_sigmoid_of_scalar, false, true},
+    {"exp(s)/(ni+exp(s))", whole_sigmoid_of_row, false, true},
+    {"exp(2*s)/(n+exp(s))^2", whole_sigmoid_square, false, true},
+    {"3/(2+exp(2*s))", whole_falling, false, true},
 };
 #define SHIFTED ((int)(sizeof shifted / sizeof *shifted))

@@ -97,6 +97,7 @@ static void test_formula_report_says_where_an_exponential_overflows(void **state
                  {"exp(min(10*s, 50))", -1, NULL},
                  {"where(s < 0, exp(10*s), 1)", -1, NULL},
                  {"exp(10*s)/(1+exp(10*s))", -1, NULL}, /* a sigmoid */
+                 {"exp(10*s)/(n+exp(10*s))", -1, NULL},
                  {"exp(10*s)/rowsum(exp(10*s))", -1, NULL},
                  {"t = exp(s^2); t/(1+rowsum(t))", -1, NULL},
                  {"exp(5*s-rowmax(5*s))", -1, NULL},
@@ -409,6 +410,9 @@ static void test_formula_builtins_are_recognised(void **state)
         {"relu(s)/n", "relu", 0, 1, 1},
         {"1/(1+exp(-s))*n^-0.5", "sigmoid", 0, 1, 0.5},
         {"sigmoid(s-log(n))", "sigmoid_bias", 0, 1, 0},
+        {"1/(1+n*exp(-s))", "sigmoid_bias", 0, 1, 0},
+        {"exp(s)/(n+exp(s))", "sigmoid_bias", 0, 1, 0},
+        {"exp(s)/(2+exp(s))", NULL, 0, 0, 0},
         {"t=1+s+s^2/2;t/rowsum(t)", "taylor", 0, 1, 0},
         {"t=sin(s+pi/4)^2;t/rowsum(t)", "periodic", 0, 1, 0},
         {"s^7", NULL, 0, 0, 0},

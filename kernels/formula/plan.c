@@ -458,7 +458,11 @@ static void separate(struct nf *f, struct split *s)
                 f->pool[f->pooled++] = f->term[x.first + i];
         inside = nf_product(f, f->pool + from, f->pooled - from, one);
         f->pooled = from;
-        outside = inside < 0 ? -1 : nf_div(f, a, inside);
+        for (int i = 0; i < x.n && f->pooled < NF_POOL; i++)
+            if (f->node[f->term[x.first + i].node].level != NF_PER_ENTRY)
+                f->pool[f->pooled++] = f->term[x.first + i];
+        outside = nf_product(f, f->pool + from, f->pooled - from, x.k);
+        f->pooled = from;
     } else {
         inside = a;
         outside = nf_int(f, 1);

@@ -278,6 +278,32 @@ static bool divides(const struct nf *f, ref small, ref big)
     return true;
 }
 
+/* big / small, where small divides big. A division of normal forms need not cancel (1+exp(s): its reciprocal is a
+ * sigmoid). */
+static ref quotient(struct nf *f, ref big, ref small)
+{
+    const struct nf_node x = f->node[big], y = f->node[small];
+    const int32_t first = f->pooled;
+    ref r;
+
+    if (x.n > NF_POOL - first) {
+        f->full = true;
+        return -1;
+    }
+    for (int i = 0; i < x.n; i++) {
+        struct nf_term t = f->term[x.first + i];
+
+        for (int k = 0; k < y.n; k++)
+            if (f->term[y.first + k].node == t.node)
+                t.k = num_add(t.k, num_neg(f->term[y.first + k].k));
+        if (!num_is(t.k, 0))
+            f->pool[f->pooled++] = t;
+    }
+    r = nf_product(f, f->pool + first, f->pooled - first, num_mul(x.k, num_inv(y.k)));
+    f->pooled = first;
+    return r;
+}
+
 static int16_t emit_sum(struct maker *m, ref a, struct num scale);
 
 /* Factors of one level, coefficient 1. */
@@ -301,11 +327,14 @@ static int16_t emit_factors(struct maker *m, ref a)
             (best < 0 || degree(f, m->candidate[i]) > degree(f, m->candidate[best])))
             best = i;
     if (best >= 0) {
-        ref rest = nf_div(f, a, m->candidate[best]);
-        int16_t y = emit_factors(m, m->candidate[best]);
+        ref rest = quotient(f, a, m->candidate[best]);
 
-        over = instruction(m, PK_FO_MUL, 0, y, emit_factors(m, rest), 0);
-        goto out;
+        if (rest < 0 || f->node[rest].op != NF_PRODUCT || degree(f, rest) < degree(f, a)) {
+            int16_t y = emit_factors(m, m->candidate[best]);
+
+            over = instruction(m, PK_FO_MUL, 0, y, emit_factors(m, rest), 0);
+            goto out;
+        }
     }
     for (int i = 0; i < x.n; i++) {
         struct nf_term t = f->term[x.first + i];

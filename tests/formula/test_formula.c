@@ -656,6 +656,44 @@ static void test_formula_too_long_for_a_program_is_an_error(void **state)
     free(plan);
 }
 
+/* A factor 1 + exp(x) of a slope does not cancel by division, since its reciprocal is a sigmoid. */
+static void test_formula_factors_that_programs_share_are_divided_out(void **state)
+{
+    static const char *const texts[] = {"softmax(exp(g-s)-s)", "softmax(2*j-s+exp(a-s))", "exp(s+exp(s))",
+                                        "(1+exp(s))/rowsum(s^2)", "exp(exp(s)+s)*(1+exp(s))^2"};
+
+    (void)state;
+    for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) {
+        struct pk_formula *f = parse(texts[k]), *d = NULL;
+        struct pk_formula_fault fault;
+        struct pk_formula_plan *plan = malloc(sizeof *plan);
+        double leaf[PK_LEAVES], r[PK_FORMULA_RESULTS];
+        struct pd_buf b;
+
+        assert_non_null(plan);
+        assert_int_equal(pk_formula_plan(f, plan, NULL), PD_OK);
+        for (int i = 0; i < plan->turn.count; i++)
+            for (int q = 0; q < pk_formula_arity((enum pk_formula_op)plan->turn.code[i].op); q++)
+                assert_int_not_equal(plan->turn.code[i].in[q], PK_FORMULA_LEAF(PK_LEAF_S));
+        for (int i = 0; i < PK_LEAVES; i++)
+            leaf[i] = 0.75;
+        if (!plan->rows) {
+            pd_buf_init(&b, 0);
+            assert_int_equal(pk_formula_slope_text(f, PK_LEAF_S, 1, &b), PD_OK);
+            assert_int_equal(
+                pk_formula_parse(b.data, b.len, PK_FORMULA_ACTIVATION, false, params, 2, &d, &fault), PD_OK);
+            leaf[PK_LEAF_DA] = 1;
+            pk_formula_run(&plan->back, leaf, r);
+            assert_true(fabs(r[0] / pk_formula_value(f, leaf) - 1) < 1e-12);
+            assert_true(fabs(r[1] / pk_formula_value(d, leaf) - 1) < 1e-12);
+            pd_buf_done(&b);
+            pk_formula_free(d);
+        }
+        pk_formula_free(f);
+        free(plan);
+    }
+}
+
 /* No instruction raises to more than 255, and pow is for bases that are not negative. */
 static void test_formula_large_integer_powers_keep_the_sign(void **state)
 {
@@ -822,6 +860,7 @@ int main(void)
         cmocka_unit_test(test_formula_table_is_all_that_a_function_needs),
         cmocka_unit_test(test_formula_value_and_slope_share_operations),
         cmocka_unit_test(test_formula_too_long_for_a_program_is_an_error),
+        cmocka_unit_test(test_formula_factors_that_programs_share_are_divided_out),
         cmocka_unit_test(test_formula_large_integer_powers_keep_the_sign),
         cmocka_unit_test(test_formula_row_of_large_logits_is_stable),
         cmocka_unit_test(test_formula_exponents_may_name_row_functions),

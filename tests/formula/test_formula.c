@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <malloc.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -443,6 +444,28 @@ static void test_formula_short_names_are_read_once_however_often_they_are_named(
     }
 }
 
+/* The longest texts that are taken: memory is bounded whatever they say. Sanitizers report no memory in use. */
+static void test_formula_takes_less_than_a_mebibyte(void **state)
+{
+    struct pd_buf text;
+
+    (void)state;
+    pd_buf_init(&text, 0);
+    for (int i = 0; i < 40; i++)
+        pd_buf_printf(&text, "%stanh(s*%d)*gelu(s+%d)", i ? "+" : "", i + 1, i);
+    while (text.len < PK_FORMULA_TEXT - 1)
+        pd_buf_str(&text, " ");
+    for (int i = 0; i < 3; i++) {
+        const struct mallinfo2 before = mallinfo2();
+        struct pk_formula *f = parse(text.data);
+        const struct mallinfo2 after = mallinfo2();
+
+        assert_true(after.uordblks + after.hblkhd - before.uordblks - before.hblkhd <= 1u << 20);
+        pk_formula_free(f);
+    }
+    pd_buf_done(&text);
+}
+
 static void test_formula_underlines(void **state)
 {
     struct pk_formula_fault fault = {.at = 7, .length = 3};
@@ -854,6 +877,7 @@ int main(void)
         cmocka_unit_test(test_formula_comparisons_of_extreme_coefficients),
         cmocka_unit_test(test_formula_limits_are_errors),
         cmocka_unit_test(test_formula_short_names_are_read_once_however_often_they_are_named),
+        cmocka_unit_test(test_formula_takes_less_than_a_mebibyte),
         cmocka_unit_test(test_formula_underlines),
         cmocka_unit_test(test_formula_initial_value_reads_sizes_alone),
         cmocka_unit_test(test_formula_piece_that_is_not_taken_never_poisons_a_slope),

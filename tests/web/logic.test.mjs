@@ -11,6 +11,7 @@ import { at, meanOf } from '../../web/js/compare/mean.js';
 import { describe, fullTitle, metrics, panels, parseKey, positionLines, present, seriesName, setMetrics, unitTitle } from '../../web/js/metrics.js';
 import { lineOf, locate, stretchOf } from '../../web/js/pointer.js';
 import { withMember } from '../../web/js/quick.js';
+import { varies } from '../../web/js/sweep/axes.js';
 import { toMatplotlib, toPgfplots } from '../../web/js/chart/code.js';
 import { criterion, plotFigure, plotWords } from '../../web/js/chart/plot.js';
 import { RunList } from '../../web/js/table/list.js';
@@ -570,4 +571,15 @@ test('test_legend_has_whole_names_and_the_marks_of_lines_that_are_not_drawn', ()
     // A rule's word stands above the plot, within it from side to side.
     const [, x, y] = /<text x="([\d.]+)" y="([\d.]+)"[^>]*>√N = 1000</.exec(text).map(Number), top = Number(/<rect x="62" y="([\d.]+)"/.exec(text)[1]);
     assert.ok(y <= top && x + 3 * 9 <= 580 && x > 500, `${x}, ${y}`);
+});
+
+test('test_web_sweep_is_analysed_along_numbers_that_vary_alone', () => {
+    assert.ok(varies(undefined), 'drawn numbers');
+    assert.ok(varies([0.1, 0.2]));
+    assert.ok(!varies(['poly', 'softmax']));
+    assert.ok(varies([{ activation: 'softmax' }, { activation: 'poly', degree: 2 }, { degree: 3, activation: 'poly' }]), 'whatever the order of members');
+    assert.ok(varies([{ params: { a: { init: 1, per: 'head' } } }, { params: { a: { init: 2, per: 'head' } } }]));
+    assert.ok(!varies([{ activation: 'poly', degree: 3, scale: 'none' }, { activation: 'poly', degree: 3, scale: 'fixed' }, { activation: 'softmax' }]), 'one value');
+    assert.ok(!varies([{ formula: 's', params: { a: 1 } }, { formula: 's^2', params: { a: 2 } }]), 'it varies with the formula');
+    assert.ok(!varies([[1, 2], [3, 4]]), 'pairs are no axis');
 });

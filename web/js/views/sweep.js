@@ -15,6 +15,7 @@ import { readJob, readSweep, readSweepCurves } from '../results.js';
 import { sharedPatches } from '../run/attention.js';
 import { scatter } from '../scatter.js';
 import { analysisSection } from '../sweep/analysis.js';
+import { varies } from '../sweep/axes.js';
 import { chip, stackedMeter } from '../states.js';
 import { short } from '../table/columns.js';
 import { onTheme } from '../theme.js';
@@ -28,8 +29,6 @@ const OPEN = new Set(['queued', 'running', 'paused', 'cancelling']);
 const nameOf = pointer => pointer.slice(1).replaceAll('/', '.');
 /** @param {string} pointer */
 const shortName = pointer => pointer.split('/').pop() ?? pointer;
-/** Is there a number in these values, or in the objects and lists among them? Without any there is no axis to analyse. @param {unknown} value @returns {boolean} */
-const holdsNumber = value => typeof value === 'number' || (typeof value === 'object' && value !== null && Object.values(value).some(holdsNumber));
 
 /**
  * @param {import('../types').ViewContext} context
@@ -441,7 +440,7 @@ export function sweepView(context) {
 
     /** What the API makes of the sweep; the chart above shows its ranges where one panel is all there is. */
     async function analyse() {
-        if (!sweep || !sweep.axes.some(swept => holdsNumber(swept.values ?? 0)))
+        if (!sweep || !sweep.axes.some(swept => varies(swept.values)))
             return;
         await analysis.refresh(metric, open, axis);
         drawPlot();

@@ -238,6 +238,23 @@ struct pk_val pk_unary(struct pk_graph *g, enum pk_ex op, struct pk_val x)
     return apply(g, op, 0, &x, 1);
 }
 
+struct pk_val pk_wave(struct pk_graph *g, struct pk_val x, struct pk_val w1, struct pk_val w2)
+{
+    static const struct pk_expr program = {.count = 9,
+                                           .code = {{.op = PK_EX_IN, .arg = 1},
+                                                    {.op = PK_EX_IN, .arg = 0},
+                                                    {.op = PK_EX_SIN},
+                                                    {.op = PK_EX_MUL},
+                                                    {.op = PK_EX_IN, .arg = 2},
+                                                    {.op = PK_EX_IN, .arg = 0},
+                                                    {.op = PK_EX_COS},
+                                                    {.op = PK_EX_MUL},
+                                                    {.op = PK_EX_ADD}}};
+    const struct pk_val in[] = {x, w1, w2};
+
+    return pk_expr_emit(g, &program, in, 3);
+}
+
 struct pk_val pk_power(struct pk_graph *g, struct pk_val x, int32_t p)
 {
     if (p < 0 || p > UINT8_MAX)

@@ -116,6 +116,9 @@ struct pk_val pk_unary(struct pk_graph *g, enum pk_ex op, struct pk_val x); /* N
 struct pk_val pk_power(struct pk_graph *g, struct pk_val x, int32_t p);     /* p >= 0 */
 struct pk_val pk_gelu(struct pk_graph *g, struct pk_val x, bool tanh_form);
 struct pk_val pk_relu(struct pk_graph *g, struct pk_val x);
+/* w1 sin x + w2 cos x; w1 and w2 (1). One program, so that each derivative is one too: it reads x and computes sin and
+ * cos again, where a sum of two products would keep both. */
+struct pk_val pk_wave(struct pk_graph *g, struct pk_val x, struct pk_val w1, struct pk_val w2);
 
 struct pk_val pk_sum(struct pk_graph *g, struct pk_val x, uint32_t axes, bool keep); /* axes: bit mask */
 struct pk_val pk_mean(struct pk_graph *g, struct pk_val x, uint32_t axes, bool keep);

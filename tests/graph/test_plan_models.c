@@ -9,6 +9,7 @@
 #include "daemon/worker/train/optim/optim.h"
 #include "daemon/worker/model/model.h"
 #include "daemon/worker/task/task.h"
+#include "kernels/graph/roofline.h"
 
 static const struct model_train_options options = {.loss = &task_cross_entropy,
                                                    .batch = 8,
@@ -176,6 +177,23 @@ static void check(const char *what, struct pk_graph *g)
     pk_graph_free(g);
 }
 
+/* At most so many multiplications and additions in matrix products. */
+static void check_products(const char *what, struct pk_graph *g, double flop)
+{
+    struct pk_roofline r = {.tiny = 0};
+    struct pk_exec *e = NULL;
+    struct pd_why why = {.text = ""};
+    double sum;
+
+    if (pk_exec_new(g, pk_backend_cpu(), NULL, &e, &why) != PD_OK)
+        fail_msg("%s: %s", what, why.text);
+    pk_roofline_add(&r, e, &PK_PEAKS_H200, 1);
+    sum = r.kind[PK_KIND_MATMUL][0].flop + r.kind[PK_KIND_MATMUL][1].flop;
+    print_message("%-28s %.2f GFLOP of at most %.2f\n", what, sum * 1e-9, flop * 1e-9);
+    assert_true(sum > 0.9 * flop && sum <= flop);
+    pk_exec_free(e);
+}
+
 static void check_model(const char *what, struct model_spec spec, int32_t batch, int32_t context)
 {
     struct model_train_options o = options;
@@ -246,6 +264,8 @@ static void check_equation(const char *what, struct model_spec spec)
     o.line_numbers = 64;
     if (model_graph_line(m, &o, &g, &why) != PD_OK)
         fail_msg("%s: %s", what, why.text);
+    /* u once, its derivatives by x and t once together, and twice of each for the gradient of the loss. */
+    check_products(what, g, 6.0 * 2 * 453561 * 51 * 51 * 5);
     check(what, g);
     if (model_graph_eval(m, task_equation.loss, 1, 0, &g, &why) != PD_OK)
         fail_msg("%s: %s", what, why.text);

@@ -115,6 +115,10 @@ MAKE(make_linear)
 
     return pk_gelu(g, pk_linear(g, x, w, true, P("b", 5)), false);
 }
+MAKE(make_wave)
+{
+    return pk_wave(g, P("x", 2, 3, 4), P("a", 1), P("b", 1));
+}
 MAKE(make_gather)
 {
     struct pk_val table = P("t", 5, 3), index = pk_input(g, "index", PK_I32, PK_SHAPE(2, 2));
@@ -237,6 +241,7 @@ static const struct build builds[] = {
     {"matmul, one weight", make_matmul_one_weight, NULL, true},
     {"matmul, one left", make_matmul_one_left, NULL, true},
     {"linear gelu", make_linear, NULL, true},
+    {"wave", make_wave, NULL, true},
     {"gather", make_gather, fill_gather, true},
     {"copy", make_cast, NULL, true},
     {"dropout", make_dropout, fill_rng, true},

@@ -18,34 +18,45 @@ static bool fits(const struct model_spec *spec)
 
 /* ---- the graph ---- */
 
-/* d y / d by, both (points, k). */
+/* ret[i] = d y / d by[i], all (points, k). One call for all of them: the gradients share one backward pass, so the
+ * derivative of the loss goes back through it once. */
+static void derivatives(struct pk_graph *g, const struct model_rows *rows, struct pk_val y,
+                        const struct pk_val *by, size_t n, struct pk_val *ret)
+{
+    if (!rows->shift) {
+        pk_grad(g, y, PK_NONE, by, n, ret);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct pk_val one = pk_fill(g, pk_dtype_of(g, by[i]), pk_shape_of(g, by[i]), 1);
+
+        pk_jvp(g, &y, 1, &by[i], &one, 1, &ret[i]);
+    }
+}
+
 static struct pk_val derivative(struct pk_graph *g, const struct model_rows *rows, struct pk_val y,
                                 struct pk_val by)
 {
-    struct pk_val ret = PK_NONE, one;
+    struct pk_val ret = PK_NONE;
 
-    if (!rows->shift) {
-        pk_grad(g, y, PK_NONE, &by, 1, &ret);
-        return ret;
-    }
-    one = pk_fill(g, pk_dtype_of(g, by), pk_shape_of(g, by), 1);
-    pk_jvp(g, &y, 1, &by, &one, 1, &ret);
+    derivatives(g, rows, y, &by, 1, &ret);
     return ret;
 }
 
+/* u_x is not read for a reaction. */
 static struct pk_val residual(struct pk_graph *g, const struct model_rows *rows, struct pk_val u,
-                              struct pk_val u_t)
+                              struct pk_val u_t, struct pk_val u_x)
 {
     const double c = rows->spec->coefficient;
 
     switch ((enum data_equation)rows->spec->equation) {
     case DATA_EQUATION_CONVECTION:
-        return pk_add(g, u_t, pk_scale(g, derivative(g, rows, u, rows->x), c));
+        return pk_add(g, u_t, pk_scale(g, u_x, c));
     case DATA_EQUATION_REACTION:
         return pk_sub(g, u_t, pk_scale(g, pk_sub(g, u, pk_mul(g, u, u)), c));
     default:
         return pk_sub(g, derivative(g, rows, u_t, rows->t),
-                      pk_scale(g, derivative(g, rows, derivative(g, rows, u, rows->x), rows->x), c * c));
+                      pk_scale(g, derivative(g, rows, u_x, rows->x), c * c));
     }
 }
 
@@ -89,11 +100,14 @@ static void emit(struct pk_graph *g, struct model_rows *rows, double smoothing,
     const struct model_spec *s = rows->spec;
     const enum pk_dtype dtype = pk_dtype_of(g, rows->logits);
     const struct pk_shape grid = PK_SHAPE(s->grid[0], s->grid[1], s->context);
-    struct pk_val u = rows->logits, u_t = derivative(g, rows, u, rows->t), left, right, begin;
+    const struct pk_val by[] = {rows->t, rows->x};
+    struct pk_val u = rows->logits, slope[2] = {PK_NONE, PK_NONE}, u_t, left, right, begin;
 
     (void)smoothing;
+    derivatives(g, rows, u, by, s->equation == DATA_EQUATION_REACTION ? 1 : 2, slope);
+    u_t = slope[0];
     pk_graph_exact(g, true);
-    ret[RESIDUAL] = mean_square(g, residual(g, rows, u, u_t));
+    ret[RESIDUAL] = mean_square(g, residual(g, rows, u, u_t, slope[1]));
     u = pk_reshape(g, u, grid);
     left = column(g, u, 0);
     right = column(g, u, s->grid[1] - 1);

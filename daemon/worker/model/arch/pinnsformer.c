@@ -38,8 +38,7 @@ static struct pk_val wave(struct net *n, struct pk_val x, const char *path)
     struct pk_val w1 = net_vector(n, path, "w1", MODEL_ROLE_GAIN, PK_SHAPE(1), 1),
                   w2 = net_vector(n, path, "w2", MODEL_ROLE_GAIN, PK_SHAPE(1), 1);
 
-    return pk_add(n->g, pk_mul(n->g, w1, pk_unary(n->g, PK_EX_SIN, x)),
-                  pk_mul(n->g, w2, pk_unary(n->g, PK_EX_COS, x)));
+    return pk_wave(n->g, x, w1, w2);
 }
 
 /* x (.., in) -> (.., out) by `path`.weight (out, in) and `path`.bias. */

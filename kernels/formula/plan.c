@@ -683,9 +683,12 @@ const char *pk_formula_builtin(struct pk_formula *f, int *ret_degree, double *re
     *ret_degree = 0;
     *ret_constant = 1;
     *ret_alpha = 0;
-    for (size_t k = 0; k < sizeof whole / sizeof *whole; k++)
-        if (text(f, whole[k].text) == f->root || text(f, whole[k].text) == steady)
+    for (size_t k = 0; k < sizeof whole / sizeof *whole; k++) {
+        const ref same = text(f, whole[k].text); /* below 0 without room */
+
+        if (same >= 0 && (same == f->root || same == steady))
             return whole[k].name;
+    }
     if (x.op == NF_PRODUCT) {
         ref n = nf_leaf(nf, PK_LEAF_N);
 

@@ -365,6 +365,33 @@ static const struct {
     {"t = sin(s+pi/4)^2; t/rowsum(t)", PK_PHI_PERIODIC, 0, 1, 0},
 };
 
+/* The exponentials of these logits, 245 to 296, fit into f64 and not into f32, where a row's are relative to their largest. */
+static void test_formula_maximum_of_large_exponentials_is_a_number(void **state)
+{
+    static const char *const text = "exp(s)/(1 + rowmax(exp(s)))";
+    double x[2 * 7 * 5];
+
+    (void)state;
+    for (int i = 0; i < 70; i++)
+        x[i] = 10.5 + 0.01 * (i % 13) + 0.07 * (i % 11);
+    {
+        const struct pk_formula_plan *plan = plan_of(text);
+        const struct pk_attr attr = attr_of(plan, 5, false);
+        struct pk_view out[2][2];
+
+        for (int wide = 0; wide < 2; wide++) {
+            const enum pk_dtype dtype = wide ? PK_F64 : PK_F32;
+            const struct pk_view v = rig_values(dtype, PK_SHAPE(1, 2, 7, 5), x), in[] = {v, v, v};
+
+            out[wide][0] = empty(dtype, PK_SHAPE(1, 7, 2, 5));
+            out[wide][1] = empty(dtype, PK_SHAPE(1, 2, kept_of(plan), 7));
+            run(PK_OP_FORMULA, &attr, in, 3, out[wide], 2);
+        }
+        equal(text, "Y", &out[0][0], &out[1][0], 1e-3);
+        rig_reset(NULL);
+    }
+}
+
 static void test_formula_built_ins_as_formulas_give_what_they_give(void **state)
 {
     static const int lengths[] = {1, 2, 63, 64, 65, 257};
@@ -495,6 +522,7 @@ int main(void)
         cmocka_unit_test_teardown(test_formula_ops_match_the_reference_with_other_row_functions, rig_reset),
         cmocka_unit_test_teardown(test_formula_stats_match_the_reference, rig_reset),
         cmocka_unit_test_teardown(test_formula_stats_count_what_leaves_the_range_of_the_run, rig_reset),
+        cmocka_unit_test_teardown(test_formula_maximum_of_large_exponentials_is_a_number, rig_reset),
         cmocka_unit_test_teardown(test_formula_built_ins_as_formulas_give_what_they_give, rig_reset),
         cmocka_unit_test_teardown(test_formula_learned_scale_has_the_built_ins_gradient, rig_reset),
         cmocka_unit_test_teardown(test_formula_decoded_token_by_token_is_the_whole, rig_reset),

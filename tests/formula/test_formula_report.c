@@ -413,6 +413,7 @@ static void test_formula_builtins_are_recognised(void **state)
         {"1/(1+n*exp(-s))", "sigmoid_bias", 0, 1, 0},
         {"exp(s)/(n+exp(s))", "sigmoid_bias", 0, 1, 0},
         {"exp(s)/(2+exp(s))", NULL, 0, 0, 0},
+        {"exp(4*s)/((1e-160+exp(s))^2*rowsum(exp(2*s)))", NULL, 0, 0, 0}, /* 1e160^2 fits into no number */
         {"t=1+s+s^2/2;t/rowsum(t)", "taylor", 0, 1, 0},
         {"t=sin(s+pi/4)^2;t/rowsum(t)", "periodic", 0, 1, 0},
         {"s^7", NULL, 0, 0, 0},

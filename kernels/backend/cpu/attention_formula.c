@@ -73,9 +73,13 @@ static void shift_tile(const struct formula *f, struct state *t, const struct vi
         const vec before = vld(old + v * W), now = vld(t->m + at + v * W);
 
         vst(shrink + v * W, shrink_of(before, now, f->plan->value_power));
-        for (int k = 0; k < f->plan->rows; k++)
+        for (int k = 0; k < f->plan->rows;
+             k++) { /* a maximum of nothing so far stays -infinity: no power is 0 times it */
+            const vec row = vld(t->row[k] + at + v * W);
+
             vst(t->row[k] + at + v * W,
-                vld(t->row[k] + at + v * W) * shrink_of(before, now, f->plan->row_power[k]));
+                vsel(row == -INFINITY, row, row * shrink_of(before, now, f->plan->row_power[k])));
+        }
     }
     for (int64_t i = 0; acc && i < w->lanes; i++)
         shrunk = shrunk || shrink[i] != 1;

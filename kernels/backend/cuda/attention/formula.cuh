@@ -219,7 +219,7 @@ __device__ __forceinline__ void form_raise(struct form_row (&row)[2], const stru
 
 #pragma unroll
             for (int k = 0; k < FORM_ROWS; k++)
-                if (k < F::rows(u))
+                if (k < F::rows(u) && row[r].row[k] != -INFINITY) /* a maximum of nothing so far; 0 times it is no number */
                     row[r].row[k] *= form_shrink<F>(u, 1 + k, row[r].m, m);
 #pragma unroll
             for (int n = 0; n < N; n++) {

@@ -279,11 +279,31 @@ static void test_lbfgs_stalls_where_rounding_hides_the_gain(void **state)
             assert_int_equal(f.evaluations, evaluations);
             assert_memory_equal(f.seen, before, (size_t)evaluations * sizeof f.seen[0]);
         }
+        lbfgs_forget_steps(numbers); /* as a run that starts from this state */
+        assert_int_equal(step(&f, numbers, cases[k].rate, &moved).same, 1);
         for (int again = 0; again < 4; again++)
             assert_int_equal(step(&f, numbers, again % 2 ? cases[k].rate : cases[k].rate / 2, &moved).same,
                              1);
         free(numbers);
     }
+}
+
+/* Of gradients that are no numbers all have one norm: steps from them are not the same step. */
+static void test_lbfgs_a_start_without_a_finite_loss_is_no_stall(void **state)
+{
+    double *numbers = calloc(LBFGS_NUMBERS, sizeof *numbers);
+    const struct optim_point broken = {.loss = INFINITY, .sum = INFINITY, .largest = INFINITY};
+    const struct optim_line none = {.user = NULL};
+    struct lbfgs_outcome outcome = {.same = -1};
+    struct pd_why why;
+
+    (void)state;
+    assert_non_null(numbers);
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(lbfgs_step(numbers, &none, &broken, 1, &outcome, &why), PD_OK);
+        assert_int_equal(outcome.same, 0);
+    }
+    free(numbers);
 }
 
 /* ---- a run ---- */
@@ -413,6 +433,9 @@ static void test_lbfgs_infinite_trials_are_counted(void **state)
     assert_int_equal(out.result, TRAIN_DONE);
     assert_true(out.nonfinite > 8);
     assert_true(out.loss_train < find(&book, "loss/train", 1)->value);
+    for (int64_t i = 1; i <= 8; i++) /* a step's numbers belong to one step */
+        assert_non_null(find(&book, "evaluations", i));
+    assert_null(find(&book, "evaluations", 0));
     close_book(&book);
     clear();
     check_random_stops(job, 2);
@@ -520,6 +543,7 @@ int main(void)
         cmocka_unit_test(test_lbfgs_reaches_a_minimum_of_many_steps),
         cmocka_unit_test(test_lbfgs_infinite_trial_is_stepped_back_from),
         cmocka_unit_test(test_lbfgs_stalls_where_rounding_hides_the_gain),
+        cmocka_unit_test(test_lbfgs_a_start_without_a_finite_loss_is_no_stall),
         cmocka_unit_test_setup_teardown(test_lbfgs_resume_is_bit_identical_at_random_stops, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lbfgs_infinite_trials_are_counted, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lbfgs_stall_is_one_event, setup, teardown),

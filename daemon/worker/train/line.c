@@ -152,24 +152,26 @@ static enum pd_err move(void *user, double t, struct pd_why *why)
 
 /* ---- a step ---- */
 
-enum pd_err line_step(struct line *l, double lr, double report[MODEL_REPORT_MAX], struct lbfgs_outcome *ret,
-                      struct pd_why *why)
+enum pd_err line_step(struct line *l, bool first, double lr, double report[MODEL_REPORT_MAX],
+                      struct lbfgs_outcome *ret, struct pd_why *why)
 {
     const struct optim_line asks = {.user = l, .at = at, .pair = pair, .direct = direct, .move = move};
     const struct session *s = l->session;
     const size_t sums = model_loss_sums(s->setup.task->loss), bytes = LBFGS_NUMBERS * sizeof *l->numbers;
     void *kept = executable_memory(l->point, MODEL_LINE_NUMBERS);
-    struct optim_point first;
+    struct optim_point begin;
     enum pd_err err = s->api->download(s->backend, l->numbers, kept, bytes, why);
 
+    if (err == PD_OK && first)
+        lbfgs_forget_steps(l->numbers);
     if (err == PD_OK)
         err = load(l, why);
     if (err == PD_OK)
-        err = at(l, 0, &first, why);
+        err = at(l, 0, &begin, why);
     if (err != PD_OK)
         return err;
     memcpy(report, l->report, (sums + 1) * sizeof *report);
-    report[sums + 1] = first.finite;
-    err = lbfgs_step(l->numbers, &asks, &first, lr, ret, why);
+    report[sums + 1] = begin.finite;
+    err = lbfgs_step(l->numbers, &asks, &begin, lr, ret, why);
     return err == PD_OK ? s->api->upload(s->backend, kept, l->numbers, bytes, why) : err;
 }

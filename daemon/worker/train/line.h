@@ -14,9 +14,10 @@ PD_NODISCARD enum pd_err line_open(const struct session *s, struct model_store *
                                    struct executable *point, struct line **ret, struct pd_why *why);
 /* NULL is fine; returns NULL. */
 struct line *line_close(struct line *l);
-/* Takes a step from the current parameters; the caller has fed the batch to `point`. report: the sums of the loss at the
+/* Takes a step from the current parameters; the caller has fed the batch to `point`. first: the step is the run's first,
+ * and the state may be another run's. report: the sums of the loss at the
  * start of the step, the norm of the gradient there, and whether the parameters have changed. */
-PD_NODISCARD enum pd_err line_step(struct line *l, double lr, double report[MODEL_REPORT_MAX],
+PD_NODISCARD enum pd_err line_step(struct line *l, bool first, double lr, double report[MODEL_REPORT_MAX],
                                    struct lbfgs_outcome *ret, struct pd_why *why);
 /* For tests: calls `seen` for each evaluation (from NULL), and for each accepted point with the start of its search. */
 void line_watch(struct line *l,

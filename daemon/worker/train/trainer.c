@@ -330,10 +330,11 @@ static enum pd_err search(struct trainer *t, double report[MODEL_REPORT_MAX], do
 {
     struct reporter *reporter = t->session->reporter;
     struct lbfgs_outcome outcome;
-    enum pd_err err = line_step(t->line, t->lr[t->step % 2], report, &outcome, why);
+    enum pd_err err = line_step(t->line, t->step == 0, t->lr[t->step % 2], report, &outcome, why);
 
     if (err != PD_OK)
         return err;
+    reporter_set_step(reporter, t->step + 1); /* as finish will */
     if (outcome.infinite) {
         t->nonfinite += outcome.infinite;
         reporter_push(reporter, "nonfinite", (double)t->nonfinite);

@@ -116,6 +116,11 @@ static enum pd_err direct(double *numbers, const struct optim_line *line, double
     return line->direct(line->user, shares, ret_slope, ret_largest, why);
 }
 
+void lbfgs_forget_steps(double numbers[LBFGS_NUMBERS])
+{
+    numbers[BEGAN] = numbers[RATE] = numbers[SAME] = 0;
+}
+
 enum pd_err lbfgs_step(double numbers[LBFGS_NUMBERS], const struct optim_line *line,
                        const struct optim_point *first, double lr, struct lbfgs_outcome *ret,
                        struct pd_why *why)
@@ -127,8 +132,10 @@ enum pd_err lbfgs_step(double numbers[LBFGS_NUMBERS], const struct optim_line *l
     numbers[BEGAN] = first->sum;
     numbers[RATE] = lr;
     *ret = (struct lbfgs_outcome){.evaluations = 1, .same = (int)numbers[SAME]};
-    if (!first->finite)
+    if (!first->finite) { /* the norm of one such gradient says nothing of the next */
+        numbers[SAME] = ret->same = 0;
         return PD_OK;
+    }
     if (first->largest <= GRADIENT_LEAST) {
         ret->end = LBFGS_END_GRADIENT;
         return PD_OK;

@@ -70,6 +70,9 @@ struct lbfgs_outcome {
     int same;
 };
 
+/* Forgets the steps that `same` counts: a run that starts from another's state has taken none of them. */
+void lbfgs_forget_steps(double numbers[LBFGS_NUMBERS]);
+
 /* Takes one outer step (at most 20 iterations, 25 evaluations) at learning rate `lr` from the point `first`, which the
  * caller has evaluated at t = 0. */
 PD_NODISCARD enum pd_err lbfgs_step(double numbers[LBFGS_NUMBERS], const struct optim_line *line,

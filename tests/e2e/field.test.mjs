@@ -126,6 +126,20 @@ describe('field', { skip }, () => {
         await browser.close(page);
     });
 
+    test('test_e2e_field_shows_no_answer_of_other_coordinates_beside_an_error', async () => {
+        const page = await browser.open(`${daemon.url}/#/models/reaction?x=1&t=2`, { quiet: /infer/ });
+        await page.locator('.verdict', { hasText: 'u(1, 2) = ' }).waitFor();
+        await page.getByText('lie outside the domain').waitFor();
+        await page.route('**/infer', route => route.fulfill({ status: 500, contentType: 'application/problem+json', body: '{"title":"broken"}' }));
+        await page.getByLabel('t', { exact: true }).fill('0.5');
+        await page.getByRole('button', { name: 'Ask for u' }).click();
+        await page.locator('.note[data-tone=bad]:not([hidden])').waitFor();
+        assert.equal(await page.locator('.verdict').textContent(), '');
+        assert.equal(await page.getByText('round trip').count(), 0);
+        assert.equal(await page.getByText('lie outside the domain').isVisible(), false);
+        await browser.close(page);
+    });
+
     for (const look of looks)
         test(`test_e2e_field_is_whole_${look.name}`, async () => {
             await browser.inspect(daemon.url, look, [

@@ -93,6 +93,26 @@ describe('attention by formula', { skip, timeout: 600000 }, () => {
         await browser.close(page);
     });
 
+    test('test_e2e_formula_keeps_its_own_scalars_while_it_is_typed_again', async () => {
+        const page = await browser.open(`${daemon.url}/#/submit`, { quiet });
+        const editor = page.getByLabel('Job document, JSON'), document = async () => JSON.parse(await editor.inputValue());
+        await page.getByText('Attention by formula').click();
+        await editor.fill(JSON.stringify({ model: { preset: 'vit_micro' }, data: { dataset: 'digits_gen' }, train: { epochs: 1 },
+            attention: { params: { a: { init: 2 } }, formulas: [{ formula: 'a*s^3', params: { a: { init: 0.1 } } }, 'a*s'] } }));
+        const first = page.getByLabel('Formula 1', { exact: true }), listed = async () => {
+            const { attention, sweep } = await document();
+            return { formulas: attention.formulas ?? sweep.axes[0].values, params: attention.params };
+        };
+        await first.click();
+        await first.fill('');
+        await page.waitForFunction(() => !document.querySelector('[aria-label="Job document, JSON"]').value.includes('0.1'), null, { timeout: 60000 });
+        await first.fill('a*s^3/n');
+        await page.waitForFunction(() => document.querySelector('[aria-label="Job document, JSON"]').value.includes('0.1'), null, { timeout: 60000 });
+        const { formulas, params } = await listed();
+        assert.deepEqual([formulas, params], [[{ formula: 'a*s^3/n', params: { a: { init: 0.1 } } }, 'a*s'], { a: { init: 2 } }]);
+        await browser.close(page);
+    });
+
     test('test_e2e_formula_scalars_leave_with_their_formula', async () => {
         const page = await browser.open(`${daemon.url}/#/submit`, { quiet });
         const editor = page.getByLabel('Job document, JSON'), attention = async () => JSON.parse(await editor.inputValue()).attention;

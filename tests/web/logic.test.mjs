@@ -582,4 +582,7 @@ test('test_web_sweep_is_analysed_along_numbers_that_vary_alone', () => {
     assert.ok(!varies([{ activation: 'poly', degree: 3, scale: 'none' }, { activation: 'poly', degree: 3, scale: 'fixed' }, { activation: 'softmax' }]), 'one value');
     assert.ok(!varies([{ formula: 's', params: { a: 1 } }, { formula: 's^2', params: { a: 2 } }]), 'it varies with the formula');
     assert.ok(!varies([[1, 2], [3, 4]]), 'pairs are no axis');
+    assert.ok(!varies([196, 'patches']), 'a word among numbers');
+    assert.ok(!varies([{ k: 1, n: 2 }, { k: 1, n: 3 }, { k: 1, n: 'keys' }]), 'a word in one of the objects');
+    assert.ok(varies([{ k: 1 }, { k: 2 }, { k: null }]), 'null is the default');
 });

@@ -31,6 +31,8 @@ export function formulaBox(read, write, signal) {
     let chosen = 0;
     /** Scalars that left the document while the chosen formula was being typed, until it is right. @type {import('./words.js').Scalars} */
     let aside = {};
+    /** Whether those are the formula's own, not the document's. */
+    let own = false;
     /** What the API says of the chosen one; null: it is wrong or not known yet. @type {any} */
     let answer = null;
     /** @type {Fault[]} */
@@ -72,6 +74,7 @@ export function formulaBox(read, write, signal) {
         entries = next;
         chosen = Math.max(0, Math.min(at, next.length - 1));
         aside = {};
+        own = false;
         drawList();
         write(withEntries(document, next));
         check();
@@ -106,11 +109,12 @@ export function formulaBox(read, write, signal) {
         clearTimeout(typing);
         typing = 0;
         if (document !== undefined && entry) {
-            const all = { ...aside, ...scalarsOf(document, entry) }, mine = named(entry.formula, all);
+            own ||= entry.params !== undefined;
+            const all = { ...aside, ...own ? entry.params : scalarsOf(document, entry) }, mine = named(entry.formula, all);
             aside = Object.fromEntries(Object.entries(all).filter(([name]) => !(name in mine)));
-            if (entry.params)
+            if (own)
                 entries[chosen] = { ...entry, params: mine };
-            write(withEntries(entry.params || Object.keys(mine).length === 0 ? document : withMember(document, '/attention/params', { ...document.attention?.params, ...mine }), entries));
+            write(withEntries(own || Object.keys(mine).length === 0 ? document : withMember(document, '/attention/params', { ...document.attention?.params, ...mine }), entries));
         }
         check();
     }
@@ -169,6 +173,7 @@ export function formulaBox(read, write, signal) {
             return;
         chosen = i;
         aside = {};
+        own = false;
         faults = [];
         rows.forEach((r, k) => { r.pick.checked = k === i; });
         check();
@@ -207,8 +212,10 @@ export function formulaBox(read, write, signal) {
                 return;
             answer = got;
             faults = [];
-            if (!typing)
+            if (!typing) {
                 aside = {};
+                own = false;
+            }
             wait();
         } catch (error) {
             if (isAbort(error) || mine !== turn)

@@ -69,13 +69,16 @@ export function imageBox(model, version, signal, context) {
             try {
                 const began = performance.now();
                 const grey = Array.from(pixels);
-                answered(await infer(model.name, version.version, {
+                const said = await infer(model.name, version.version, {
                     inputs: [{ name: input?.name ?? 'image', shape: [1, channels, height, width], datatype: 'UINT8',
                         data: Array.from({ length: channels }, () => grey).flat() }],
                     outputs: ['probabilities', ...(version.signature?.outputs.some(o => o.name === 'label') ? ['label'] : [])].map(name => ({ name })),
-                }, signal), began);
+                }, signal);
+                if (mode === 'draw') // else it belongs to a drawing that a picture has replaced
+                    answered(said, began);
             } catch (error) {
-                fail(error);
+                if (mode === 'draw')
+                    fail(error);
                 if (isAbort(error))
                     break;
             }

@@ -113,7 +113,7 @@ export function fieldPart(page, gone) {
             if (first)
                 fill(page.place, h('div', { class: 'card' }, bones(8)));
             const keys = await listBlobKeys(page.id, gone), there = keys.find(k => k.key === 'pde/u');
-            if (there && there.count !== rows.u.length)
+            if (there && there.count !== Math.min(rows.u.length, rows.exact.length, rows.error.length)) // the three of a step arrive one after another
                 [rows.u, rows.exact, rows.error] = await Promise.all(['u', 'exact', 'error'].map(what => listBlobs(page.id, `pde/${what}`, gone)));
             if (gone.aborted)
                 return;

@@ -11,9 +11,11 @@ const membersOf = (value, at = '') => (typeof value === 'object' && value !== nu
  * @param {unknown} values
  */
 export function varies(values) {
-    const seen = new Map();
-    for (const members of (Array.isArray(values) ? values : [0]).map(value => membersOf(value)))
-        for (const { at, text, number: is } of members) {
+    const seen = new Map(), all = (Array.isArray(values) ? values : [0]).map(value => membersOf(value));
+    const others = new Set(all.flat().filter(m => !m.number && m.text !== 'null').map(m => m.at)); // a place with words too is no axis
+    for (const members of all)
+        for (const { at, text, number } of members) {
+            const is = number && !others.has(at);
             const rest = at + JSON.stringify(members.filter(other => other.at !== at));
             if (is && (!at || (seen.get(rest) ?? text) !== text))
                 return true;

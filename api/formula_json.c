@@ -220,9 +220,18 @@ static bool same_everywhere(const struct pk_formula_heads *heads, int scalar)
 /* The text of an initial value `factor` times as large; returns its length. One factor is enough: 3*(2*(h)) is 6*(h). */
 static int scaled(char *out, size_t size, double factor, const char *init)
 {
-    char *end;
-    const double before = strtod(init, &end);
+    char text[JOB_SCALAR_INIT + 1], *end;
+    size_t n = (size_t)snprintf(text, sizeof text, "%s", init), names; /* before the value: "t = h + 1; " */
+    double before;
     int depth = 0;
+
+    while (n && strchr("; ", text[n - 1]))
+        text[--n] = 0;
+    end = strrchr(text, ';');
+    names = end ? (size_t)(end + 1 - text) : 0;
+    names += strspn(text + names, " ");
+    init = text + names;
+    before = strtod(init, &end);
 
     if (end > init && strspn(init, "0123456789.eE+-") == (size_t)(end - init) && !strncmp(end, "*(", 2)) {
         const char *c = end + 1;
@@ -231,9 +240,9 @@ static int scaled(char *out, size_t size, double factor, const char *init)
             depth += *c == '(' ? 1 : *c == ')' ? -1 : 0;
         while (depth && *++c);
         if (*c && !c[1] && isfinite(factor * before))
-            return snprintf(out, size, "%.6g%s", factor * before, end);
+            return snprintf(out, size, "%.*s%.6g%s", (int)names, text, factor * before, end);
     }
-    return snprintf(out, size, "%.6g*(%s)", factor, init);
+    return snprintf(out, size, "%.*s%.6g*(%s)", (int)names, text, factor, init);
 }
 
 /* An initial value. */

@@ -120,6 +120,9 @@ test('the suggested initial value is a formula where it differs by head, and one
     const twice = async init => (await check('a*s^3', { ...at, logit_std: 0.5, params: { a: { init, per: 'head' } } })).scalar_to_ceiling.init;
     assert.match(await twice('0.5*(h+1)'), /^[0-9.]+\*\(h\+1\)$/);
     assert.match(await twice('0.5*(h+1)*(h+2)'), /^[0-9.]+\*\(0\.5\*\(h\+1\)\*\(h\+2\)\)$/);
+    // Names before the value stay before it.
+    assert.match(await twice('t = h+1; t^2; '), /^t = h\+1; [0-9.]+\*\(t\^2\)$/);
+    assert.match(await twice('t=h+1;2*(t)'), /^t=h\+1;[0-9.]+\*\(t\)$/);
     assert.equal((await check('where(h==0, a*s, softmax(s))', at)).scalar_to_ceiling, null);
     assert.equal((await check('where(h==0, a*s, softmax(s))', { ...at, heads: 1 })).scalar_to_ceiling.name, 'a');
     // The text of a document has at most 255 bytes.

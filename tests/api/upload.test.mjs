@@ -261,6 +261,10 @@ test('a missing, a surplus and a wrongly shaped tensor are all named', { skip },
     const split = await upload('odd', write(parts), { description: xcit.description });
     assert.deepEqual(split.json.errors.map(e => [e.pointer, e.detail]).sort(), [['#/tensors/cls_attn_blocks.0.attn.qkv.bias', 'lacks part 3 of its 3'],
         ['#/tensors/cls_attn_blocks.0.attn.qkv.weight', 'is there under two names'], ['#/tensors/cls_attn_blocks.1.attn.qkv.weight', 'has a part of type F32 and one of type F16']]);
+    // a part that does not fit is one fault, not also a part that lacks
+    const misfit = timmXcit(xcit.weights), q = misfit.get('cls_attn_blocks.0.attn.q.weight');
+    misfit.set('cls_attn_blocks.0.attn.q.weight', { ...q, shape: [q.shape[0] / 2, q.shape[1]], bytes: Buffer.alloc(q.bytes.length / 2) });
+    assert.deepEqual((await upload('odd', write(misfit), { description: xcit.description })).json.errors.map(e => e.pointer), ['#/tensors/cls_attn_blocks.0.attn.q.weight']);
     // how many batches were tracked is not needed, and then 0
     const uncounted = new Map([...xcit.weights].filter(([name]) => !name.endsWith('.num_batches_tracked')));
     assert.ok(uncounted.size < xcit.weights.size);

@@ -69,7 +69,8 @@ static void note_wrong(struct findings *f, const char *name, const char *why)
 /* The tensors of a file that make up a parameter, in their order along axis 0. */
 struct import_source {
     const struct data_st_tensor *part[MODEL_PARTS_MAX];
-    int of; /* 0: none was found */
+    int of;     /* 0: none was found */
+    bool wrong; /* a part is there and does not fit, which was noted */
 };
 
 struct import {
@@ -224,6 +225,7 @@ static void check_tensor(struct import *m, struct findings *f, const struct data
         to->of = as.of;
         return;
     }
+    to->wrong = true;
     note_wrong(f, t->name, text);
 }
 
@@ -233,7 +235,7 @@ static void check_parts(struct import *m, struct findings *f, size_t i)
     const struct import_source *from = &m->found[i];
     const struct data_st_tensor *first = NULL;
 
-    for (int k = 0; k < from->of; k++) {
+    for (int k = 0; k < from->of && !from->wrong; k++) {
         const struct data_st_tensor *t = from->part[k];
         char text[200];
 

@@ -448,11 +448,11 @@ static void check_batch_norm(struct job_ctx *c)
         !ok(c, "/data/image_size", "/data/dataset") || !ok(c, "/train/batch", "/train/accumulation"))
         return;
     if (images == 1 && patches == 1)
-        job_ctx_error(c, "/train/batch",
-                      "leaves one image of one patch in a micro-batch: the BatchNorm of a %s would subtract "
-                      "each value from itself; raise train.batch to at least 2 x accumulation, %lld, or use "
-                      "a smaller patch",
-                      job_ctx_network(c)->name, (long long)(2 * t->accumulation));
+        job_ctx_refuse(c, "/train/batch",
+                       "leaves one image of one patch in a micro-batch: the BatchNorm of a %s would subtract "
+                       "each value from itself; raise train.batch to at least 2 x accumulation, %lld, or use "
+                       "a smaller patch",
+                       job_ctx_network(c)->name, (long long)(2 * t->accumulation));
 }
 
 static void check_teacher(struct job_ctx *c)

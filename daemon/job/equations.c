@@ -5,6 +5,8 @@
 
 #include "daemon/job/internal.h"
 
+#define SEQUENCE_MOST 1024 /* points, as daemon/worker/model/arch/pinnsformer.c asks */
+
 /* Refuses what such a network does not have. */
 static void refuse(struct job_ctx *c, bool asked, const char *pointer, const char *what)
 {
@@ -39,6 +41,41 @@ static void check_search(struct job_ctx *c)
 #undef NO
 }
 
+/* The points of a sequence are the tokens of the network. */
+static void check_sequence(struct job_ctx *c)
+{
+    const long long points = c->g->data.context, tokens = c->g->model.context;
+
+    if (job_ctx_bad(c, "/model/context") || job_ctx_bad(c, "/data/context"))
+        return;
+    if (tokens < 1 || tokens > SEQUENCE_MOST)
+        job_ctx_error(c, "/model/context", "must be 1 to %d: the points of a sequence", SEQUENCE_MOST);
+    else if (points != tokens)
+        job_ctx_refuse(
+            c, "/data/context",
+            "is %lld and model.context %lld; both are the points of a sequence, so they must be equal",
+            points, tokens);
+}
+
+/* Errors are relative to the exact solution, which must not be 0 at all points of the evaluation grid. */
+static void check_solution(struct job_ctx *c)
+{
+    const struct job_data *d = &c->g->data;
+
+    if (job_ctx_bad(c, "/data/pde/test_grid"))
+        return;
+    if (d->dataset == JOB_DATASET_PDE_WAVE && d->test_grid[1] < 3)
+        job_ctx_refuse(
+            c, "/data/pde/test_grid",
+            "needs at least 3 points in x, the second number: pde_wave is 0 at both ends of x, and errors "
+            "are relative to it");
+    else if (d->dataset == JOB_DATASET_PDE_CONVECTION && d->coefficient == 0 && d->test_grid[1] < 4)
+        job_ctx_refuse(c, "/data/pde/test_grid",
+                       "needs at least 4 points in x, the second number: with coefficient 0, pde_convection "
+                       "is 0 at both "
+                       "ends of x and in the middle, and errors are relative to it");
+}
+
 void job_check_equations(struct job_ctx *c)
 {
     const struct job_config *g = c->g;
@@ -46,15 +83,14 @@ void job_check_equations(struct job_ctx *c)
     check_search(c);
     if (!job_network(g->model.arch)->equations)
         return;
+    check_sequence(c);
     refuse(c, g->train.batch != 1, "/train/batch",
            "must be 1: each step of an equation uses its whole grid, which is one sample");
     refuse(c, g->train.accumulation > 1, "/train/accumulation",
            "must be 1: each step of an equation uses its whole grid at once");
     refuse(c, g->resources.slots > 1, "/resources/slots",
            "must be 1: each step of an equation uses its whole grid on one device");
-    refuse(c, g->data.dataset == JOB_DATASET_PDE_WAVE && g->data.test_grid[1] < 3, "/data/pde/test_grid",
-           "needs at least 3 points in x, the second number: pde_wave is 0 at both ends of x, and errors are "
-           "relative to it");
+    check_solution(c);
     refuse(c, g->norm.placement != JOB_NORM_S1, "/norm/placement", "must be S1: a pinnsformer has no norms");
     refuse(c, g->attention.qk_norm, "/attention/qk_norm", "must be false: a pinnsformer has no norms");
     refuse(c, g->attention.activation == JOB_ACTIVATION_SIMA, "/attention/activation",

@@ -23,6 +23,13 @@ struct entry {
     const char *name;
 };
 
+/* "#/attention/params/a/init" */
+static const char *pointer_of(const struct entry *e, const char *member, char out[128])
+{
+    snprintf(out, 128, "%s/%.40s%s%s", e->f->pointer, e->name, *member ? "/" : "", member);
+    return out;
+}
+
 static void fail(const struct entry *e, const char *member, const char *fmt, ...) PD_PRINTF(3, 4);
 
 static void fail(const struct entry *e, const char *member, const char *fmt, ...)
@@ -33,8 +40,7 @@ static void fail(const struct entry *e, const char *member, const char *fmt, ...
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    snprintf(pointer, sizeof pointer, "%s/%.40s%s%s", e->f->pointer, e->name, *member ? "/" : "", member);
-    job_ctx_error(e->c, pointer, "%s", text);
+    job_ctx_error(e->c, pointer_of(e, member, pointer), "%s", text);
 }
 
 static bool take_name(const struct entry *e, const char *member, const json_t *v, const char *const *names,
@@ -77,7 +83,7 @@ const char *job_scalar_share_fault(const struct pk_formula *init, int per)
 static bool take_init(const struct entry *e, const json_t *v, int per, char *out, size_t size)
 {
     const char *text = json_string_value(v);
-    char number[40];
+    char number[40], pointer[128];
     struct pk_formula *f = NULL;
     struct pk_formula_fault fault;
     const char *why;
@@ -103,9 +109,9 @@ static bool take_init(const struct entry *e, const json_t *v, int per, char *out
     else if (err != PD_OK)
         fail(e, "init", "character %d: %s", fault.at + 1, fault.text);
     else if (why)
-        fail(e, "init", "%s", why);
+        job_ctx_refuse(e->c, pointer_of(e, "init", pointer), "%s", why);
     snprintf(out, size, "%s", text);
-    return err == PD_OK && !why;
+    return err == PD_OK && !(why && !e->c->env->stored);
 }
 
 static json_t *take_scalar(const struct entry *e, const json_t *v, struct job_scalar *to)

@@ -323,6 +323,8 @@ void job_take_null(struct job_ctx *c, const struct job_field *f);
 enum pd_err job_resolve(struct job_ctx *c);
 /* Reports an error about a field, pointing at the place that set it. */
 void job_ctx_error(struct job_ctx *c, const char *pointer, const char *fmt, ...) PD_PRINTF(3, 4);
+/* The same for what an earlier version accepted: of a stored document a warning, so that its run can go on. */
+void job_ctx_refuse(struct job_ctx *c, const char *pointer, const char *fmt, ...) PD_PRINTF(3, 4);
 void job_ctx_warning(struct job_ctx *c, const char *pointer, const char *fmt, ...) PD_PRINTF(3, 4);
 /* Which layer set the field, and whether it had an error. */
 enum job_layer job_ctx_layer(const struct job_ctx *c, const char *pointer);

@@ -593,6 +593,7 @@ enum pd_err job_parse_stored(const char *json, size_t len, struct job_doc **ret_
     struct job_env env = default_env;
 
     env.schema = 1; /* which was not written into kept documents */
+    env.stored = true;
     return job_parse(json, len, &env, ret_job, report);
 }
 
@@ -772,12 +773,14 @@ enum pd_err job_document(const struct job_doc *job, struct pd_buf *ret_json, str
 /* A document of exactly one run. */
 static enum pd_err one_run(const char *json, size_t len, struct job_doc **ret_job, struct pd_why *why)
 {
+    struct job_env env = default_env;
     struct job_report report;
     struct job_doc *job = NULL;
     enum pd_err err;
 
+    env.stored = true;
     job_report_init(&report);
-    err = job_parse(json, len, NULL, &job, &report);
+    err = job_parse(json, len, &env, &job, &report);
     if (err == PD_ERR_NOMEM) {
         pd_fail(why, err, "no memory for the configuration");
     } else if (err != PD_OK) {

@@ -607,6 +607,7 @@ struct job_env {
     const char *const *roots;
     int64_t schema;   /* schema of a document without one; 0 = JOB_SCHEMA */
     bool check_roots; /* refuse a path outside these roots; false accepts any */
+    bool stored;      /* the document was accepted before: what only later versions refuse is a warning */
 };
 
 struct job_problem {

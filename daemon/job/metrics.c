@@ -236,6 +236,16 @@ static bool train_text_averaged(const struct job_config *g)
     return train_text(g) && averaged(g);
 }
 
+static bool train_equation(const struct job_config *g)
+{
+    return scores(g, JOB_SCORED_TRAIN) && equation(g);
+}
+
+static bool train_equation_averaged(const struct job_config *g)
+{
+    return train_equation(g) && averaged(g);
+}
+
 static bool train_classes_averaged(const struct job_config *g)
 {
     return train_averaged(g) && classes(g);
@@ -417,28 +427,29 @@ const struct job_metric job_metrics[] = {
      .group = JOB_METRIC_TRAINING,
      .exact = true,
      .text = "Evaluations of loss and gradient in a step of L-BFGS, line searches included.",
-     .source = "At most 25 plus the rest of the last line search.",
+     .source = "At most 25 plus the rest of the last line search; a point that is evaluated again because it "
+               "is taken counts once.",
      .written = searches},
     {.key = "rmae/val", RMAE, .series = "evaluation grid", .written = equation},
     {.key = "rmae/val_ema",
      RMAE,
      .series = "evaluation grid, averaged weights",
      .written = equation_averaged},
-    {.key = "rmae/train", RMAE, .series = "training grid", .written = equation},
+    {.key = "rmae/train", RMAE, .series = "training grid", .written = train_equation},
     {.key = "rmae/train_ema",
      RMAE,
      .series = "training grid, averaged weights",
-     .written = equation_averaged},
+     .written = train_equation_averaged},
     {.key = "rrmse/val", RRMSE, .series = "evaluation grid", .written = equation},
     {.key = "rrmse/val_ema",
      RRMSE,
      .series = "evaluation grid, averaged weights",
      .written = equation_averaged},
-    {.key = "rrmse/train", RRMSE, .series = "training grid", .written = equation},
+    {.key = "rrmse/train", RRMSE, .series = "training grid", .written = train_equation},
     {.key = "rrmse/train_ema",
      RRMSE,
      .series = "training grid, averaged weights",
-     .written = equation_averaged},
+     .written = train_equation_averaged},
     {.key = "loss/test", .series = "test", LOSS, OF(TEST_SET, "the weights"), .written = test},
     {.key = "loss/test_ema",
      .series = "test, averaged weights",

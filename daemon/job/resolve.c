@@ -127,6 +127,19 @@ void job_ctx_error(struct job_ctx *c, const char *pointer, const char *fmt, ...)
     va_end(args);
 }
 
+void job_ctx_refuse(struct job_ctx *c, const char *pointer, const char *fmt, ...)
+{
+    va_list args;
+    size_t i = field_index(pointer);
+
+    if (!c->env->stored && i < job_field_count)
+        c->bad[i] = 1;
+    c->failed = c->failed || !c->env->stored;
+    va_start(args, fmt);
+    problem(c, !c->env->stored, pointer, fmt, args);
+    va_end(args);
+}
+
 void job_ctx_warning(struct job_ctx *c, const char *pointer, const char *fmt, ...)
 {
     va_list args;

@@ -60,7 +60,7 @@ JOB_RULES(JOB_RULE_DECLARE)
     X(scale_lr, "unless attention.activation is poly with scale learned, or a formula with learned scalars", \
       learned(g) || formula(g))                                                                              \
     X(share, "unless attention.activation is poly with scale learned, in more than one layer or head",       \
-      learned(g) && (g->model.depth > 1 || g->model.heads > 1))                                              \
+      learned(g) && (g->model.depth > 1 || g->model.heads > 1 || equations(g)))                              \
     X(scale_decay,                                                                                           \
       "unless attention.activation is poly with scale learned, or a formula, and weights decay",             \
       (learned(g) || formula(g)) && g->train.optimizer.weight_decay > 0)                                     \

@@ -240,6 +240,8 @@ static void test_checks_of_several_fields(void **state)
         {WAVE, "/data/pde", "{\"test_grid\":[40,2]}", "#/data/pde/test_grid",
          "needs at least 3 points in x, the second number: pde_wave is 0 at both ends of x"},
         {WAVE, "/data/pde", "{\"test_grid\":2}", "#/data/pde/test_grid", "needs at least 3 points in x"},
+        {WAVE, "/data/context", "3", "#/data/context", "is 3 and model.context 5"},
+        {WAVE, "/model/context", "1025", "#/model/context", "must be 1 to 1024"},
     };
 
     (void)state;
@@ -255,6 +257,10 @@ static void test_checks_of_several_fields(void **state)
         done(&p);
         free(doc);
     }
+    want_only("{\"model\":{\"preset\":\"pinn_micro\"},\"train\":{\"steps\":1},\"data\":{\"dataset\":\"pde_"
+              "convection\","
+              "\"pde\":{\"coefficient\":0,\"test_grid\":[9,3]}}}",
+              "#/data/pde/test_grid", "needs at least 4 points in x");
     want_only(
         "{\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text\"},\"train\":{\"steps\":1}}",
         "#/data/path", "is needed: a text file");

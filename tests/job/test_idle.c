@@ -76,6 +76,8 @@ static const struct {
     {"/attention/scale_share", "\"global\"", VIT,
      "{\"model\":{\"depth\":1,\"heads\":1},\"attention\":{" LEARNED "}}", "in more than one layer or head",
      "{\"model\":{\"depth\":1},\"attention\":{" LEARNED "}}"},
+    {"/attention/scale_share", "\"global\"", PINN, ATT("\"activation\":\"poly\""), "poly with scale learned",
+     "{\"model\":{\"heads\":1},\"attention\":{" LEARNED "}}"}, /* encoder and decoder */
     {"/attention/scale_param", "\"log\"", VIT, ATT("\"activation\":\"poly\""), "poly with scale learned",
      ATT(LEARNED)},
     {"/attention/scale_decay", "true", VIT, ATT("\"activation\":\"poly\""), "poly with scale learned",

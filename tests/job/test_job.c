@@ -350,6 +350,9 @@ static void test_config_load_takes_one_run(void **state)
 {
     struct job_config *g = NULL;
     struct pd_why why;
+    static const char odd[] = "{\"model\":{\"preset\":\"pinn_micro\"},\"data\":{\"dataset\":\"pde_wave\","
+                              "\"context\":3,\"pde\":{\"test_grid\":"
+                              "[9,2]}},\"train\":{\"steps\":2}}";
     struct parsed p = want_ok(example_1);
     char *text = run_text(p.job, 0);
 
@@ -365,6 +368,10 @@ static void test_config_load_takes_one_run(void **state)
     assert_int_equal(job_config_load("{\"x\":1}", 7, &g, &why), PD_ERR_INVALID);
     assert_non_null(strstr(why.text, "#/x: unknown key"));
     assert_null(g);
+    /* What a later version refuses of a new document does not end the runs of an old one. */
+    assert_int_equal(job_config_load(odd, strlen(odd), &g, &why), PD_OK);
+    assert_int_equal(g->data.context, 3);
+    g = job_config_free(g);
     assert_null(job_config_free(NULL));
     assert_null(job_free(NULL));
     free(text);

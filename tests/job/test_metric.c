@@ -124,6 +124,9 @@ static void test_what_a_run_writes_follows_its_document(void **state)
         {VIT, "/name", "\"x\"", "attn/fro/9999", false},
         {VIT, "/name", "\"x\"", "loss/test", true},
         {PINN, "/name", "\"x\"", "loss/test", false},
+        {PINN, "/name", "\"x\"", "rmae/val", true},
+        {PINN, "/name", "\"x\"", "rmae/train", false}, /* of an evaluation of the training grid alone */
+        {PINN, "/train/ema", "0.9", "rrmse/train_ema", false},
         {XCIT, "/name", "\"x\"", "attn/fro/6/4", true}, /* four layers, two of the class token */
         {XCIT, "/name", "\"x\"", "attn/fro/7", false},
         {XCIT, "/name", "\"x\"", "attn/jac_q_fro/4", false},

@@ -232,8 +232,8 @@ struct pk_val net_convolution(struct net *n, struct pk_val x, const char *name, 
 struct pk_val net_depthwise(struct net *n, struct pk_val x, const char *name, int64_t k);
 /* BatchNorm over all axes of x but the last (arXiv:1502.03167): gain `name`.weight, offset `name`.bias, buffers
  * `name`.running_mean, .running_var and .num_batches_tracked (applied steps). A training graph normalises by the biased
- * variance of the batch over all ranks, and updates the buffers with momentum 0.1 and the unbiased variance; other graphs
- * normalise by the buffers. */
+ * variance of the batch over all ranks, and updates the buffers with momentum 0.1 and the unbiased variance; one with a
+ * frozen running_mean or running_var, and other graphs, normalise by the buffers. */
 struct pk_val net_batch_norm(struct net *n, struct pk_val x, const char *name);
 
 /* ---- landmark attention (landmarks.c; Nystromformer, arXiv:2102.03902) ---- */

@@ -192,7 +192,8 @@ static enum pd_err check(const struct model_spec *s, struct pd_why *why)
     if (s->head_width < 1 || s->head_width > 1048576)
         return pd_fail(why, PD_ERR_INVALID, "#/model/head_width: %d is out of range", s->head_width);
     if (s->context < 1 || s->context > 1024)
-        return pd_fail(why, PD_ERR_INVALID, "#/model/context: a sequence of %d points", s->context);
+        return pd_fail(why, PD_ERR_INVALID, "#/model/context: a sequence has 1 to 1024 points, not %d",
+                       s->context);
     for (int i = 0; i < 2; i++)
         if (s->grid[i] < 2 || s->grid[i] > DATA_GRID_MAX || s->test_grid[i] < 2 ||
             s->test_grid[i] > DATA_GRID_MAX)

@@ -684,7 +684,7 @@ const char *pk_formula_builtin(struct pk_formula *f, int *ret_degree, double *re
     *ret_constant = 1;
     *ret_alpha = 0;
     for (size_t k = 0; k < sizeof whole / sizeof *whole; k++) {
-        const ref same = text(f, whole[k].text); /* below 0 without room */
+        const ref same = text(f, whole[k].text); /* below 0: it does not fit */
 
         if (same >= 0 && (same == f->root || same == steady))
             return whole[k].name;

@@ -505,7 +505,8 @@ static void test_a_nystromformer_trains_on_a_device(void **state)
 }
 
 /* The line search of L-BFGS, whose points, products with the history and directions are graphs of the device: the losses of
- * the first two steps, 20 iterations apart, are the CPU's. */
+ * the first two steps, 20 iterations apart, are the CPU's. Those iterations magnify rounding: the second loss differs by 1e-3
+ * between the CPU's levels of instructions. */
 static void test_an_equation_trains_on_a_device(void **state)
 {
     static const char *const jobs[2] = {EQUATION("cpu", "\"activation\":\"poly\",\"degree\":3", "2", ""),
@@ -523,7 +524,7 @@ static void test_an_equation_trains_on_a_device(void **state)
     }
     for (int step = 1; step <= 2; step++)
         near(find(&book[1], "loss/train", step)->value, find(&book[0], "loss/train", step)->value,
-             step == 1 ? 1e-5 : 1e-3);
+             step == 1 ? 1e-5 : 5e-3);
     close_book(&book[0]);
     close_book(&book[1]);
     check_random_stops(EQUATION("cuda", "\"activation\":\"poly\",\"degree\":3", "4", ""), 1);

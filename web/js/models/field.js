@@ -62,7 +62,7 @@ export function fieldBox(model, version, signal, context) {
             setText(verdict, `u(${x.value}, ${t.value}) = ${Number(answer.outputs[0].data[0]).toPrecision(5)}`);
             setText(took, `${number(performance.now() - began)} ms round trip`);
         } catch (error) {
-            if (!isAbort(error)) { // the answer of other coordinates must not stand beside it
+            if (!isAbort(error)) { // what is shown answers other coordinates
                 outside.hidden = true;
                 setText(verdict, '');
                 setText(took, '');

@@ -73,9 +73,8 @@ static void shift_tile(const struct formula *f, struct state *t, const struct vi
         const vec before = vld(old + v * W), now = vld(t->m + at + v * W);
 
         vst(shrink + v * W, shrink_of(before, now, f->plan->value_power));
-        for (int k = 0; k < f->plan->rows;
-             k++) { /* a maximum of nothing so far stays -infinity: no power is 0 times it */
-            const vec row = vld(t->row[k] + at + v * W);
+        for (int k = 0; k < f->plan->rows; k++) {
+            const vec row = vld(t->row[k] + at + v * W); /* a maximum of nothing so far stays -infinity */
 
             vst(t->row[k] + at + v * W,
                 vsel(row == -INFINITY, row, row * shrink_of(before, now, f->plan->row_power[k])));

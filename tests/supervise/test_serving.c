@@ -1,6 +1,7 @@
 /* Serving through the supervisor, with a stand-in for the worker (fake_worker.c). */
 #include <setjmp.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -493,8 +495,6 @@ static void test_serving_wanted_models_are_loaded_at_start(void **state)
     struct fixture *f = *state;
 
     assert_int_equal(load(f, 2), PD_OK);
-    wait_ready(f);
-    pause_ms(100); /* the row that wants it is committed in its own time */
     down(f);
     up(f);
     wait_ready(f);
@@ -505,6 +505,114 @@ static void version_state(void *ctx, const struct sup_model_info *m)
     *(enum sup_model_state *)ctx = m->state;
 }
 
+/* A version that is not in the supervisor's list is unavailable. */
+static enum sup_model_state state_of(struct fixture *f, int64_t n)
+{
+    enum sup_model_state at = SUP_MODEL_UNAVAILABLE;
+    struct pd_why why;
+
+    return sup_model_get(f->sup, "m", n, version_state, &at, &why) == PD_OK ? at : SUP_MODEL_UNAVAILABLE;
+}
+
+/* What the store has when the answer comes. */
+struct recorded {
+    struct fixture *f;
+    int64_t version;
+    bool loaded;
+    _Atomic int result;
+};
+
+static bool recorded_row(void *ctx, const struct store_model_version *v)
+{
+    ((struct recorded *)ctx)->loaded = v->loaded;
+    return true;
+}
+
+static void note_recorded(void *ctx, enum pd_err err, const struct pd_why *why)
+{
+    struct recorded *r = ctx;
+    struct store *store;
+    struct pd_why none;
+
+    memcpy(last_reason, why->text, sizeof last_reason);
+    assert_int_equal(store_open_reader(store_writer_path(r->f->w), &store, &none), PD_OK);
+    assert_int_equal(store_model_version_get(store, "m", r->version, recorded_row, r, &none), PD_OK);
+    store_close(store);
+    atomic_store(&r->result, (int)err);
+}
+
+static int answered(struct recorded *r)
+{
+    for (int i = 0; i < 4000 && atomic_load(&r->result) < 0; i++)
+        pause_ms(5);
+    return atomic_load(&r->result);
+}
+
+/* A deletion that follows an unload must not find the version loaded. */
+static void test_serving_answers_when_the_store_has_it(void **state)
+{
+    struct fixture *f = *state;
+    struct recorded loaded = {.f = f, .version = 1, .result = -1}, gone = loaded, failed = loaded;
+    struct pd_why why;
+
+    assert_int_equal(sup_model_load(f->sup, "m", 1, note_recorded, &loaded, &why), PD_OK);
+    assert_int_equal(answered(&loaded), PD_OK);
+    assert_true(loaded.loaded);
+    gone.loaded = true;
+    assert_int_equal(sup_model_unload(f->sup, "m", 1, note_recorded, &gone, &why), PD_OK);
+    assert_int_equal(answered(&gone), PD_OK);
+    assert_false(gone.loaded);
+
+    /* wanted, but it cannot be loaded any more after a restart */
+    assert_int_equal(load(f, 1), PD_OK);
+    down(f);
+    setenv("FAKE_SERVE", "refuse", 1);
+    up(f);
+    for (int i = 0; i < 4000 && state_of(f, 1) != SUP_MODEL_UNAVAILABLE; i++)
+        pause_ms(5);
+    failed.loaded = true;
+    assert_int_equal(sup_model_unload(f->sup, "m", 1, note_recorded, &failed, &why), PD_OK);
+    assert_int_equal(answered(&failed), PD_OK);
+    assert_false(failed.loaded);
+}
+
+static enum pd_err register_one(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    int64_t n;
+
+    (void)ctx;
+    return store_model_register(tx, "m", 1, &n, why);
+}
+
+/* A limit on the size of files stands for a full disk. */
+static void test_serving_full_disk_is_an_answer_and_the_record_follows(void **state)
+{
+    struct fixture *f = *state;
+    struct store_work work = {.lane = STORE_LANE_COMMAND, .apply = register_one};
+    struct rlimit was, limit;
+    struct pd_why why;
+
+    assert_int_equal(load(f, 1), PD_OK);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
+    limit = (struct rlimit){.rlim_cur = 4096, .rlim_max = was.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    assert_int_not_equal(store_writer_call(f->w, &work, &why), PD_OK);
+    assert_int_not_equal(load(f, 2), PD_OK);
+    assert_non_null(strstr(last_reason, "the version is loaded, but that is recorded only when"));
+    assert_int_equal(state_of(f, 2), SUP_MODEL_READY); /* it serves */
+    assert_int_not_equal(unload(f, 1), PD_OK);
+    assert_non_null(strstr(last_reason, "the version is unloaded, but that is recorded only when"));
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
+    for (int i = 0; i < 4000 && store_writer_health(f->w, &why) != PD_OK; i++)
+        pause_ms(5);
+    down(f);
+    up(f);
+    wait_ready(f);
+    assert_int_equal(state_of(f, 2), SUP_MODEL_READY);
+    assert_int_equal(state_of(f, 1), SUP_MODEL_UNAVAILABLE);
+}
+
 /* Waits until no version loads; how many are ready. */
 static int ready_versions(struct fixture *f)
 {
@@ -512,11 +620,8 @@ static int ready_versions(struct fixture *f)
         int ready = 0, loading = 0;
 
         for (int64_t n = 1; n <= VERSIONS; n++) {
-            enum sup_model_state at = SUP_MODEL_UNAVAILABLE;
-            struct pd_why why;
+            enum sup_model_state at = state_of(f, n);
 
-            if (sup_model_get(f->sup, "m", n, version_state, &at, &why) != PD_OK)
-                continue; /* unloaded */
             ready += at == SUP_MODEL_READY;
             loading += at == SUP_MODEL_LOADING;
         }
@@ -666,6 +771,8 @@ int main(void)
         TEST(test_serving_wanted_models_are_loaded_at_start),
         TEST(test_serving_what_fits_is_loaded_again),
         TEST(test_serving_parallel_loads_stay_within_the_limit),
+        TEST(test_serving_answers_when_the_store_has_it),
+        TEST(test_serving_full_disk_is_an_answer_and_the_record_follows),
         TEST(test_serving_a_load_during_restarts_ends),
         TEST(test_serving_a_load_ends_where_no_worker_can_be_started),
         TEST(test_serving_stop_ends_open_requests),

@@ -248,12 +248,13 @@ PD_NODISCARD enum pd_err sup_model_get(struct sup *s, const char *model, int64_t
                                        struct pd_why *why);
 
 /* Loads a registered version (0 = highest) in a worker of its own. `done` (may be NULL) is called once: PD_OK
- * when READY, else the error. Loading a ready version gives PD_OK immediately. */
+ * when it is READY and the store has it as loaded, else the error. Loading a ready version gives PD_OK
+ * immediately. */
 PD_NODISCARD enum pd_err sup_model_load(struct sup *s, const char *model, int64_t version,
                                         void (*done)(void *ctx, enum pd_err err, const struct pd_why *why),
                                         void *ctx, struct pd_why *why);
-/* Unloads (0 = all versions), and forgets loads that failed. `done` (may be NULL) is called after the worker's
- * memory is free. */
+/* Unloads (0 = all versions), and forgets loads that failed. `done` (may be NULL) is called when the
+ * worker's memory is free and the store has the version as not loaded. */
 PD_NODISCARD enum pd_err sup_model_unload(struct sup *s, const char *model, int64_t version,
                                           void (*done)(void *ctx, enum pd_err err, const struct pd_why *why),
                                           void *ctx, struct pd_why *why);

@@ -102,8 +102,10 @@ void model_forget(struct serving *s, struct model *m);
 void model_set_state(struct serving *s, struct model *m, enum sup_model_state state, const char *reason);
 void model_notify_loads(struct serving *s, struct model *m, enum pd_err err, const struct pd_why *why);
 void model_notify_unloads(struct serving *s, struct model *m, enum pd_err err, const struct pd_why *why);
-/* Whether the version should be loaded after a restart. */
-void model_write_loaded(struct serving *s, const struct model *m, bool loaded);
+/* Records whether the version should be loaded after a restart. Those who wait for its load or unload are
+ * answered then, and not before: a restart agrees with their answer, and a deletion that follows finds the row
+ * as it should be. A store that cannot write is an error for them; the record follows when it can. */
+void model_write_loaded(struct serving *s, struct model *m, bool loaded);
 /* Starts its worker, now or after those that load, or fails the waiting loads. */
 void model_begin_load(struct serving *s, struct model *m);
 /* load.c. Its worker completes the requests in progress, and ends. */

@@ -18,12 +18,9 @@ void model_unload(struct serving *s, struct model *m)
     model_set_state(s, m, SUP_MODEL_UNLOADING, "");
     m->kill_us = pd_clock_mono_us() + UNLOAD_US;
     if (m->proc.gone) { /* between two restarts, or a failed load */
-        struct pd_why none = {""};
-
         model_fail_calls(s, m, PD_ERR_CLOSED, "the model was unloaded");
         model_notify_loads(s, m, PD_ERR_CLOSED, &(struct pd_why){"the model was unloaded"});
         model_set_state(s, m, SUP_MODEL_UNAVAILABLE, ""); /* before anyone who waited looks */
-        model_notify_unloads(s, m, PD_OK, &none);
         model_write_loaded(s, m, false);
         model_forget(s, m);
         return;
@@ -115,9 +112,11 @@ static void load_begin(struct loop_post *post)
         copy.m->retry_us = pd_clock_mono_us(); /* the pause between restarts ends */
 }
 
-/* Several versions at once: the last one that is gone answers. */
+/* Several versions at once: the last one that is gone answers, with the first error of any. */
 struct unload_group {
     int left;
+    enum pd_err err;
+    struct pd_why why;
     void (*done)(void *ctx, enum pd_err err, const struct pd_why *why);
     void *ctx;
 };
@@ -126,10 +125,14 @@ static void group_done(void *ctx, enum pd_err err, const struct pd_why *why)
 {
     struct unload_group *g = ctx;
 
+    if (g->err == PD_OK && err != PD_OK) {
+        g->err = err;
+        g->why = *why;
+    }
     if (--g->left)
         return;
     if (g->done)
-        g->done(g->ctx, err, why);
+        g->done(g->ctx, g->err, &g->why);
     free(g);
 }
 

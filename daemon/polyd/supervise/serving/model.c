@@ -103,16 +103,21 @@ static struct model *model_free(struct model *m)
 
 /* ---- telling those who wait ----------------------------------------------------------------- */
 
-/* Takes the list away under the lock, and calls back without it. */
-static void notify(struct serving *s, struct load_wait **list, enum pd_err err, const struct pd_why *why)
+static struct load_wait *take_waits(struct serving *s, struct load_wait **list)
 {
-    struct load_wait *l, *next;
+    struct load_wait *first;
 
     pthread_mutex_lock(&s->lock);
-    l = *list;
+    first = *list;
     *list = NULL;
     pthread_mutex_unlock(&s->lock);
-    for (; l; l = next) {
+    return first;
+}
+
+/* Without the lock. */
+static void notify(struct load_wait *l, enum pd_err err, const struct pd_why *why)
+{
+    for (struct load_wait *next; l; l = next) {
         next = l->next;
         if (l->done)
             l->done(l->ctx, err, why);
@@ -122,12 +127,12 @@ static void notify(struct serving *s, struct load_wait **list, enum pd_err err, 
 
 void model_notify_loads(struct serving *s, struct model *m, enum pd_err err, const struct pd_why *why)
 {
-    notify(s, &m->loads, err, why);
+    notify(take_waits(s, &m->loads), err, why);
 }
 
 void model_notify_unloads(struct serving *s, struct model *m, enum pd_err err, const struct pd_why *why)
 {
-    notify(s, &m->unloads, err, why);
+    notify(take_waits(s, &m->unloads), err, why);
 }
 
 void model_set_state(struct serving *s, struct model *m, enum sup_model_state state, const char *reason)
@@ -157,6 +162,7 @@ struct loaded_op {
     char *model;
     int64_t version;
     bool loaded;
+    struct load_wait *waits;
 };
 
 static enum pd_err loaded_apply(struct store_tx *tx, struct loop_op *op, struct pd_why *why)
@@ -166,15 +172,21 @@ static enum pd_err loaded_apply(struct store_tx *tx, struct loop_op *op, struct 
     return store_model_set_loaded(tx, l->model, l->version, l->loaded, why);
 }
 
-/* A version that was deleted after its load had begun must not be served. */
 static void loaded_done(struct loop_op *op)
 {
     struct serving *s = op->owner;
-    const struct loaded_op *l = (struct loaded_op *)op;
+    struct loaded_op *l = (struct loaded_op *)op;
+    bool deleted = op->err == PD_ERR_NOT_FOUND;
     struct model *m;
 
-    if (!l->loaded || op->err != PD_ERR_NOT_FOUND)
+    if (op->err != PD_OK && !deleted)
+        pd_log(PD_LOG_ERROR, "supervise", "model=%s version=%lld loaded=%d recorded=0 why=\"%s\"", l->model,
+               (long long)l->version, l->loaded, op->why.text);
+    notify(l->waits, deleted && !l->loaded ? PD_OK : op->err, &op->why);
+    l->waits = NULL;
+    if (!l->loaded || !deleted)
         return;
+    /* deleted after its load had begun: it must not be served */
     pthread_mutex_lock(&s->lock);
     m = model_find(s, l->model, l->version);
     pthread_mutex_unlock(&s->lock);
@@ -189,23 +201,35 @@ static void loaded_release(struct loop_op *op)
     free(((struct loaded_op *)op)->model);
 }
 
-void model_write_loaded(struct serving *s, const struct model *m, bool loaded)
+void model_write_loaded(struct serving *s, struct model *m, bool loaded)
 {
+    struct load_wait *waits = take_waits(s, loaded ? &m->loads : &m->unloads);
     struct loaded_op *l = calloc(1, sizeof *l);
+    struct pd_why health = {""}, why;
+    enum pd_err err;
 
-    if (!l)
+    if (l)
+        l->model = strdup(m->name);
+    if (!l || !l->model) {
+        free(l);
+        notify(waits, pd_fail(&why, PD_ERR_NOMEM, "no memory to record what is loaded"), &why);
         return;
+    }
     l->op.apply = loaded_apply;
     l->op.owner = s;
     l->op.done = loaded_done;
     l->op.release = loaded_release;
-    l->model = strdup(m->name);
     l->version = m->version;
     l->loaded = loaded;
-    if (!l->model)
-        free(l);
-    else
-        loop_write(s->loop, &l->op);
+    err = store_writer_health(loop_writer(s->loop), &health);
+    if (err == PD_OK)
+        l->waits = waits;
+    else {
+        pd_fail(&why, err, "the version is %s, but that is recorded only when the store can write: %s",
+                loaded ? "loaded" : "unloaded", health.text);
+        notify(waits, err, &why);
+    }
+    loop_write(s->loop, &l->op);
 }
 
 /* ---- the process ---------------------------------------------------------------------------- */
@@ -424,12 +448,11 @@ static void model_gone(void *self, unsigned events)
     remove_dir(dir);
     model_fail_calls(s, m, PD_ERR_CLOSED, "the model's worker is gone");
     if (m->state == SUP_MODEL_UNLOADING || loop_stopping(s->loop)) {
-        struct pd_why none = {""};
+        bool asked = m->state == SUP_MODEL_UNLOADING;
 
         model_notify_loads(s, m, PD_ERR_CLOSED, &(struct pd_why){"the model was unloaded"});
         model_set_state(s, m, SUP_MODEL_UNAVAILABLE, ""); /* before anyone who waited looks */
-        model_notify_unloads(s, m, PD_OK, &none);
-        if (!loop_stopping(s->loop))
+        if (asked)
             model_write_loaded(s, m, false);
         pd_log(PD_LOG_INFO, "supervise", "model=%s version=%lld unloaded=1", m->name, (long long)m->version);
         model_forget(s, m);
@@ -481,8 +504,9 @@ static void take_ready(struct serving *s, struct model *m, const uint8_t *p, siz
     model_set_state(s, m, SUP_MODEL_READY, "");
     if (m->loading_first)
         model_write_loaded(s, m, true);
+    else
+        model_notify_loads(s, m, PD_OK, &none);
     m->loading_first = false;
-    model_notify_loads(s, m, PD_OK, &none);
 }
 
 static void take_frame(void *self, struct conn *c, const struct wire_header *h, const uint8_t *p)

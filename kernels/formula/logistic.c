@@ -117,8 +117,10 @@ static ref exponent_in(struct nf *f, struct nf_term t, ref *ret_d)
     return nf_kid(f, e, 0);
 }
 
-/* (c + d exp(x))^-m = c^-m sigmoid(y)^m with y = log(c/d) - x, and exp(u) sigmoid(y)^m = exp(u + m y) sigmoid(-y)^m: exp(x)
- * may overflow, a sigmoid does not. */
+#define POWER_MAX 16 /* of a sigmoid that an exponential is taken into */
+
+/* (c + d exp(x))^-m = c^-m sigmoid(y)^m with y = log(c/d) - x, and exp(u) sigmoid(y)^j = exp(u + j y) sigmoid(-y)^j for j up
+ * to m: exp(x) may overflow, a sigmoid does not. */
 static ref steady_product(void *arg, struct nf *f, ref a)
 {
     const struct nf_node x = f->node[a];
@@ -134,6 +136,7 @@ static ref steady_product(void *arg, struct nf *f, ref a)
     for (int i = 0; i < x.n && r >= 0; i++) {
         const struct nf_term t = f->term[x.first + i];
         struct nf_term c = {-1, one}, dexp;
+        struct num rest;
         ref d, u, y, by;
 
         if (t.node == e)
@@ -143,22 +146,26 @@ static ref steady_product(void *arg, struct nf *f, ref a)
             continue;
         }
         changed = true;
+        rest = num_neg(t.k); /* the sigmoid's power */
         u = exponent_in(f, dexp, &d);
         by = c.node < 0 ? nf_num(f, f->node[t.node].k) : nf_scale(f, c.node, c.k);
         if (by < 0 || d < 0)
             return -1;
         y = nf_sub(f, nf_sub(f, log_of(f, by), log_of(f, d)), u);
         r = nf_mul(f, r, nf_power(f, by, t.k));
-        if (e >= 0) {
-            const ref left = nf_add(f, nf_kid(f, e, 0), nf_scale(f, y, num_neg(t.k)));
+        for (int j = 1; e >= 0 && j <= POWER_MAX && j <= -t.k.p; j++) {
+            const struct num power = num_of(j, 1);
+            const ref left = nf_add(f, nf_kid(f, e, 0), nf_scale(f, y, power));
 
-            if (left >= 0 && f->node[left].level != NF_PER_ENTRY) {
-                r = nf_mul(f, r, exp_of(f, left));
-                y = nf_neg(f, y);
-                e = -1;
-            }
+            if (left < 0 || f->node[left].level == NF_PER_ENTRY)
+                continue;
+            r = nf_mul(f, r, exp_of(f, left));
+            r = nf_mul(f, r, nf_power(f, nf_fn(f, FN_SIGMOID, nf_neg(f, y), -1, -1), power));
+            rest = num_add(rest, num_neg(power));
+            e = -1;
         }
-        r = nf_mul(f, r, nf_power(f, nf_fn(f, FN_SIGMOID, y, -1, -1), num_neg(t.k)));
+        if (!num_is(rest, 0))
+            r = nf_mul(f, r, nf_power(f, nf_fn(f, FN_SIGMOID, y, -1, -1), rest));
     }
     return !changed || r < 0 ? -1 : e >= 0 ? nf_mul(f, r, e) : r;
 }

@@ -847,6 +847,42 @@ static void test_formula_exponents_may_name_row_functions(void **state)
     }
 }
 
+/* One exponential above a power of a sum: as many sigmoids take it as its exponent has. */
+static void test_formula_quotients_of_exponentials_stand_large_logits(void **state)
+{
+    static const struct {
+        const char *text;
+        int u, m; /* exp(u s) / (3 + exp(s))^m, times 3^k */
+        double scale;
+    } rows[] = {{"exp(s)/(3+exp(s))", 1, 1, 1},      {"exp(s)/(3+exp(s))^2", 1, 2, 1},
+                {"n*exp(s)/(n+exp(s))^2", 1, 2, 3},  {"exp(2*s)/(n+exp(s))^3", 2, 3, 1},
+                {"exp(s)/(n+exp(s))^3", 1, 3, 1},    {"n*exp(3*s)/(n+exp(s))^3", 3, 3, 3},
+                {"exp(-s)/(1/3+exp(-s))^2", 1, 2, 9}};
+    static const double at[] = {-4000, -30, -1, 0, 0.5, 2, 40, 4000};
+
+    (void)state;
+    for (size_t t = 0; t < sizeof rows / sizeof *rows; t++) {
+        struct pk_formula *f = parse(rows[t].text);
+        struct pk_formula_plan *plan = malloc(sizeof *plan);
+
+        assert_non_null(plan);
+        assert_int_equal(pk_formula_plan(f, plan, NULL), PD_OK);
+        for (size_t k = 0; k < sizeof at / sizeof *at; k++) {
+            const double s[3] = {at[k], 1, -1}, x = at[k] - log(3);
+            const double want = rows[t].scale * pow(3, rows[t].u - rows[t].m) *
+                                (x < 0 ? exp(rows[t].u * x) / pow(1 + exp(x), rows[t].m)
+                                       : exp((rows[t].u - rows[t].m) * x) / pow(1 + exp(-x), rows[t].m));
+            double a[3];
+
+            run_row(plan, s, 3, a);
+            if (!(fabs(a[0] - want) <= 1e-12 * want + 1e-300))
+                fail_msg("'%s' at %g: %g, should be %g", rows[t].text, s[0], a[0], want);
+        }
+        pk_formula_free(f);
+        free(plan);
+    }
+}
+
 static void test_formula_row_without_a_sum_is_zero(void **state)
 {
     static const char *const texts[] = {"s/sqrt(rowsum(s^2))", "s^2/rowsum(s^2)", "softmax(s)",
@@ -888,6 +924,7 @@ int main(void)
         cmocka_unit_test(test_formula_large_integer_powers_keep_the_sign),
         cmocka_unit_test(test_formula_row_of_large_logits_is_stable),
         cmocka_unit_test(test_formula_exponents_may_name_row_functions),
+        cmocka_unit_test(test_formula_quotients_of_exponentials_stand_large_logits),
         cmocka_unit_test(test_formula_row_without_a_sum_is_zero),
     };
 

@@ -98,6 +98,7 @@ static void test_formula_report_says_where_an_exponential_overflows(void **state
                  {"where(s < 0, exp(10*s), 1)", -1, NULL},
                  {"exp(10*s)/(1+exp(10*s))", -1, NULL}, /* a sigmoid */
                  {"exp(10*s)/(n+exp(10*s))", -1, NULL},
+                 {"n*exp(10*s)/(n+exp(10*s))^2", -1, NULL},
                  {"exp(10*s)/rowsum(exp(10*s))", -1, NULL},
                  {"t = exp(s^2); t/(1+rowsum(t))", -1, NULL},
                  {"exp(5*s-rowmax(5*s))", -1, NULL},

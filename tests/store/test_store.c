@@ -684,6 +684,35 @@ static void test_store_full_disk_refuses_then_recovers(void **state)
     assert_int_equal(call(f, submit, &ids, &why), PD_OK);
 }
 
+/* An administrator's tool holds the file's lock for longer than the writer waits. */
+static void test_store_kept_work_outlasts_the_lock_of_another_program(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids = submitted(f);
+    struct many m = {.f = f, .run = ids.run};
+    struct store_work keeper = {.lane = STORE_LANE_METRICS,
+                                .rows = 1,
+                                .keep = true,
+                                .apply = one_point,
+                                .done = count_done,
+                                .ctx = &m};
+    struct pd_why why;
+    sqlite3 *other;
+
+    assert_int_equal(sqlite3_open(store_writer_path(f->w), &other), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(other, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(store_writer_submit(f->w, &keeper, &why), PD_OK);
+    assert_int_equal(call(f, submit, &ids, &why), PD_ERR_BUSY); /* a client is answered */
+    assert_int_equal(m.done, 0);
+    assert_int_equal(sqlite3_exec(other, "COMMIT", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(other);
+    for (int64_t end_us = pd_clock_mono_us() + 20000000; m.done == 0 && pd_clock_mono_us() < end_us;)
+        usleep(10000);
+    assert_int_equal(m.done, 1);
+    assert_int_equal(m.failed, 0);
+    assert_int_equal(call(f, submit, &ids, &why), PD_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -706,6 +735,7 @@ int main(void)
         TEST(test_store_listener_hears_commits),
         TEST(test_store_listener_hears_each_of_many_runs_once),
         TEST(test_store_full_disk_refuses_then_recovers),
+        TEST(test_store_kept_work_outlasts_the_lock_of_another_program),
     };
 
     return cmocka_run_group_tests_name("store", tests, NULL, NULL);

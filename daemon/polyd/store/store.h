@@ -667,8 +667,10 @@ enum store_lane {
 
 struct store_work {
     enum store_lane lane;
-    int rows;  /* about how many rows it writes: a group takes at most 1000; 0 counts as 1 */
-    bool keep; /* while the disk refuses, stays queued and is tried again, instead of failing */
+    int rows; /* about how many rows it writes: a group takes at most 1000; 0 counts as 1 */
+    bool
+        keep; /* stays queued and is tried again, instead of failing, while the disk refuses, another program holds
+                * the file's lock, or memory is short */
     /* Writer thread, inside the transaction. Anything but PD_OK undoes this work alone. May run again from
      * the start (the group was rolled back by another's failure), so it must only overwrite its results. */
     enum pd_err (*apply)(struct store_tx *tx, void *ctx, struct pd_why *why);

@@ -5,7 +5,8 @@
  *   - a group takes commands, then worker state, then metrics, at most GROUP_ROWS rows, but always at least
  *     one metric batch if one waits, so no lane starves.
  * When the disk refuses (full, I/O error), the store is unhealthy: client commands are refused at once,
- * works with `keep` stay queued, and the group is tried again every PROBE_US. */
+ * works with `keep` stay queued, and the group is tried again every PROBE_US. Those works also stay queued when
+ * another program holds the file's lock, or memory is short. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -75,6 +76,12 @@ struct store_writer {
 static bool is_disk_error(enum pd_err err)
 {
     return err == PD_ERR_FULL || err == PD_ERR_IO || err == PD_ERR_CORRUPT;
+}
+
+/* Whether the same group may succeed later. */
+static bool passes(enum pd_err err)
+{
+    return is_disk_error(err) || err == PD_ERR_BUSY || err == PD_ERR_NOMEM;
 }
 
 /* ---- lanes (mutex held) --------------------------------------------------------------------- */
@@ -247,8 +254,8 @@ static void note_commit(struct store_writer *w, const struct store_tx *tx, int n
     w->stats.commit_hist[bin]++;
 }
 
-/* One group from the lanes to the callbacks. The mutex is not held. */
-static void turn(struct store_writer *w, int n, bool last_chance)
+/* One group from the lanes to the callbacks. The mutex is not held. False: it is to be tried again, later. */
+static bool turn(struct store_writer *w, int n, bool last_chance)
 {
     struct store_tx tx;
     int64_t begin_us = pd_clock_mono_us(), end_us;
@@ -269,7 +276,7 @@ static void turn(struct store_writer *w, int n, bool last_chance)
     }
 
     pthread_mutex_lock(&w->mutex);
-    if (group == PD_OK)
+    if (tx.failed == PD_OK)
         note_commit(w, &tx, n, end_us - begin_us);
     if (group != w->health) {
         if (group == PD_OK)
@@ -280,7 +287,7 @@ static void turn(struct store_writer *w, int n, bool last_chance)
     w->health = group;
     w->health_why = group_why;
     /* From the last to the first, so that each lane gets its works back in order. */
-    if (group != PD_OK && !last_chance)
+    if (passes(tx.failed) && !last_chance)
         for (int i = n - 1; i >= 0; i--)
             if (w->group[i].keep) {
                 lane_unpop(&w->lane[w->group[i].lane], &w->group[i]);
@@ -291,6 +298,7 @@ static void turn(struct store_writer *w, int n, bool last_chance)
     for (int i = 0; i < n; i++)
         if (w->group[i].apply && w->group[i].done)
             w->group[i].done(w->group[i].ctx, w->result[i], &w->why[i]);
+    return !passes(tx.failed);
 }
 
 static int waiting(const struct store_writer *w)
@@ -330,6 +338,7 @@ static void *writer_thread(void *arg)
     for (;;) {
         bool last_chance = w->stopping;
         int64_t now_us = pd_clock_mono_us();
+        bool done;
         int n;
 
         atomic_store(&w->alive_us, now_us);
@@ -352,7 +361,7 @@ static void *writer_thread(void *arg)
             wait_ns(w, WAKE_NS);
             if (!waiting(w) && !w->stopping && w->health != PD_OK) {
                 pthread_mutex_unlock(&w->mutex);
-                turn(w, 0, false);
+                (void)turn(w, 0, false);
                 pthread_mutex_lock(&w->mutex);
             } else if (!waiting(w) && !w->stopping && dirty) {
                 pthread_mutex_unlock(&w->mutex);
@@ -364,11 +373,11 @@ static void *writer_thread(void *arg)
         }
         n = take_group(w);
         pthread_mutex_unlock(&w->mutex);
-        turn(w, n, last_chance);
+        done = turn(w, n, last_chance);
         dirty = true;
         pthread_mutex_lock(&w->mutex);
-        /* The disk refuses: what was kept is tried again, but not in a busy loop. */
-        if (w->health != PD_OK && !w->stopping)
+        /* What was kept is tried again, but not in a busy loop. */
+        if (!done && !w->stopping)
             wait_ns(w, PROBE_US * 1000);
     }
     pthread_mutex_unlock(&w->mutex);

@@ -2,6 +2,7 @@
  * directory; a "restart" stops or abandons the supervisor and the store and opens them again. */
 #include <dirent.h>
 #include <math.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -421,6 +422,64 @@ static void test_supervise_progress_renews_the_restarts(void **state)
     check_series(f, ids.run, 200);
 }
 
+struct gate {
+    sem_t entered, open;
+};
+
+static enum pd_err hold_apply(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    struct gate *g = ctx;
+    struct timespec limit;
+
+    (void)tx;
+    (void)why;
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec += 30; /* a test that fails in between must end */
+    sem_post(&g->entered);
+    sem_timedwait(&g->open, &limit);
+    return PD_OK;
+}
+
+static enum pd_err restarted_apply(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    return store_run_set_backoff(tx, *(const int64_t *)ctx, 1, 0, why);
+}
+
+/* The worker dies while the writer is busy: its checkpoint and its end become rows together, and in this order. */
+static void test_supervise_last_checkpoint_counts_as_progress(void **state)
+{
+    struct fixture *f = *state;
+    struct store_work once = {.lane = STORE_LANE_COMMAND, .apply = restarted_apply}, hold = once;
+    struct sup_stats stats = {0};
+    struct gate gate;
+    struct pd_why why;
+    struct ids ids;
+
+    set("POLYD_SELFTEST_CRASH_AT", 50); /* after two checkpoints */
+    set("POLYD_SELFTEST_STEP_US", 20000);
+    ids = submit(f, (struct ids){.max_restarts = 1});
+    once.ctx = &ids.run;
+    assert_int_equal(store_writer_call(f->w, &once, &why), PD_OK);
+    for (int i = 0; i < 2000 && !worker_pid(f, false); i++)
+        pause_ms(5);
+    sem_init(&gate.entered, 0, 0);
+    sem_init(&gate.open, 0, 0);
+    hold.apply = hold_apply;
+    hold.ctx = &gate;
+    assert_int_equal(store_writer_submit(f->w, &hold, &why), PD_OK);
+    sem_wait(&gate.entered);
+    for (int i = 0; i < 4000 && !stats.requeued; i++) {
+        pause_ms(5);
+        sup_stats(f->sup, &stats);
+    }
+    set("POLYD_SELFTEST_STEP_US", 1000);
+    sem_post(&gate.open);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);
+    look_at_attempts(f, ids.run);
+    assert_int_equal(count_attempts, 2);
+    check_series(f, ids.run, 200);
+}
+
 static enum pd_err retry_apply(struct store_tx *tx, void *ctx, struct pd_why *why)
 {
     return store_job_retry(tx, ((struct ids *)ctx)->job, -1, why);
@@ -703,6 +762,7 @@ int main(int argc, char **argv)
         TEST(test_supervise_refused_run_is_not_tried_again),
         TEST(test_supervise_run_refused_after_progress_is_tried_again),
         TEST(test_supervise_progress_renews_the_restarts),
+        TEST(test_supervise_last_checkpoint_counts_as_progress),
         TEST(test_supervise_retry_renews_the_restarts_of_a_working_run),
         TEST(test_supervise_diverged_is_a_result),
         TEST(test_supervise_time_limit_ends_the_run),

@@ -52,6 +52,7 @@ struct att *att_free(struct att *a)
         for (int i = 0; i < a->start_count; i++)
             free(a->starts[i].path);
         ingest_free(a->stalled);
+        att_free_end(a);
         free(a->document);
         free(a->message);
         free(a);
@@ -683,8 +684,10 @@ static void closed(void *self, struct conn *c, bool silent)
     int rank = conn_rank(c);
 
     *att_conn_of(a, rank) = NULL;
-    if (!rank)
+    if (!rank) {
         a->stalled = ingest_free(a->stalled);
+        att_write_end(a);
+    }
     if (!silent) /* a worker that hangs does not get the silence twice: to the close, and from it */
         att_heard(a, rank, pd_clock_mono_us());
 }

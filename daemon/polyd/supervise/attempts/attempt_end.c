@@ -125,6 +125,24 @@ static void end_release(struct loop_op *op)
     free(((struct end_op *)op)->message);
 }
 
+void att_free_end(struct att *a)
+{
+    if (a->end)
+        end_release(&a->end->op);
+    free(a->end);
+    a->end = NULL;
+}
+
+void att_write_end(struct att *a)
+{
+    struct end_op *e = a->end;
+
+    if (!e || a->ingests || a->stalled)
+        return;
+    a->end = NULL;
+    loop_write(a->attempts->loop, &e->op);
+}
+
 static void end_done(struct loop_op *op)
 {
     struct attempts *s = op->owner;
@@ -202,7 +220,8 @@ void att_end(struct attempts *s, struct att *a, enum job_cause cause, bool count
     e->backoff_us = s->o->backoff_us;
     e->ended_us = a->ended_us;
     e->message = a->message ? strdup(a->message) : NULL;
-    loop_write(s->loop, &e->op);
+    a->end = e;
+    att_write_end(a);
 }
 
 /* ---- the process is gone -------------------------------------------------------------------- */

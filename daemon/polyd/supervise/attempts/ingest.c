@@ -200,6 +200,10 @@ static void ingest_done(struct loop_op *op)
     struct att *a = att_find(s, i->run, i->n);
     size_t at;
 
+    if (a) {
+        a->ingests--;
+        att_write_end(a);
+    }
     if (op->err != PD_OK) {
         struct conn *c = conn_find(s->workers, i->conn);
 
@@ -304,7 +308,8 @@ void att_data(struct attempts *s, struct conn *c, struct att *a, const struct wi
     if (!loop_write_metrics(s->loop, &i->op)) {
         a->stalled = i;
         conn_stall(c);
-    }
+    } else
+        a->ingests++;
 }
 
 bool att_unstall(struct att *a)
@@ -312,5 +317,6 @@ bool att_unstall(struct att *a)
     if (!loop_write_metrics(a->attempts->loop, &a->stalled->op))
         return false;
     a->stalled = NULL;
+    a->ingests++;
     return true;
 }

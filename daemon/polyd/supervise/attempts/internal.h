@@ -97,6 +97,8 @@ struct att {
     int64_t ended_us;       /* store's clock: found dead at the start, it ended then; 0 = it ends now */
     int64_t exit_us;        /* when a lingering process is killed after its bye */
     struct ingest *stalled; /* waits for space in the writer's queue */
+    int ingests;            /* data frames that the writer has, not committed */
+    struct end_op *end;     /* waits for them: the end counts what they hold, and is seen after them */
     struct att_usage usage[DEVICES_PICK_MAX];
     int64_t usage_us; /* monotonic: when the next points are due; 0 = not determined yet */
 
@@ -170,6 +172,9 @@ struct att *att_free(struct att *a);
 /* attempt_end.c */
 /* Writes the end; `counts`: against max_restarts. Only the first call has an effect. */
 void att_end(struct attempts *s, struct att *a, enum job_cause cause, bool counts);
+/* Submits the end that att_end made, once no data frame of the attempt waits for its commit. */
+void att_write_end(struct att *a);
+void att_free_end(struct att *a);
 void att_gone(void *self, unsigned events);
 /* A message from the status that waitpid gave, unless there is one. rank -1: there is one worker. */
 void att_describe(struct att *a, int status, int rank);

@@ -82,7 +82,8 @@ struct serving {
     _Atomic uint64_t next_call;
 
     pthread_mutex_t lock;
-    struct model *models; /* lock, and the loop's thread alone writes it */
+    struct model *models;      /* lock, and the loop's thread alone writes it */
+    struct loaded_op *records; /* the loop's thread's: model_write_loaded, not committed yet */
     struct inbox_post {
         struct loop_post post;
         struct serving *serving;
@@ -106,6 +107,11 @@ void model_notify_unloads(struct serving *s, struct model *m, enum pd_err err, c
  * answered then, and not before: a restart agrees with their answer, and a deletion that follows finds the row
  * as it should be. A store that cannot write is an error for them; the record follows when it can. */
 void model_write_loaded(struct serving *s, struct model *m, bool loaded);
+/* Adds `wait` to those of such a record of the version that is not committed yet. False: there is none. */
+bool model_await_record(struct serving *s, const char *model, int64_t version, bool loaded,
+                        struct load_wait *wait);
+/* The lowest version above `after` with such a record; 0 = none. */
+int64_t model_next_record(const struct serving *s, const char *model, int64_t after, bool loaded);
 /* Starts its worker, now or after those that load, or fails the waiting loads. */
 void model_begin_load(struct serving *s, struct model *m);
 /* load.c. Its worker completes the requests in progress, and ends. */

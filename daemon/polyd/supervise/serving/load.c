@@ -94,6 +94,9 @@ static void load_begin(struct loop_post *post)
         err = pd_fail(&why, PD_ERR_NOMEM, "no memory for a model");
     if (err == PD_OK && copy.m->state == SUP_MODEL_UNLOADING)
         err = pd_fail(&why, PD_ERR_CONFLICT, "the model is being unloaded");
+    if (err == PD_OK && copy.m->state == SUP_MODEL_READY &&
+        model_await_record(s, copy.m->name, copy.m->version, true, l->wait))
+        l->wait = NULL;
     if (err != PD_OK || copy.m->state == SUP_MODEL_READY) {
         load_end(l, err, &why);
         return;
@@ -136,6 +139,18 @@ static void group_done(void *ctx, enum pd_err err, const struct pd_why *why)
     free(g);
 }
 
+/* A wait of one version; NULL without memory: that version's end is not waited for. */
+static struct load_wait *group_wait(struct unload_group *g)
+{
+    struct load_wait *wait = calloc(1, sizeof *wait);
+
+    if (wait) {
+        *wait = (struct load_wait){.done = group_done, .ctx = g};
+        g->left++;
+    }
+    return wait;
+}
+
 static void unload_begin(struct loop_post *post)
 {
     struct load_post *l = (struct load_post *)post;
@@ -148,26 +163,34 @@ static void unload_begin(struct loop_post *post)
     pd_fail(&why, err, g ? "model '%s' is not loaded" : "no memory to unload '%s'", l->model);
     if (g) /* one for ourselves, so that it lives until all are on their way */
         *g = (struct unload_group){.left = 1, .done = l->wait->done, .ctx = l->wait->ctx};
+    /* those that are gone already, which a restart would still load */
+    for (int64_t n = 0; g && (n = model_next_record(s, l->model, n, false));)
+        if (!l->version || n == l->version) {
+            struct load_wait *wait = group_wait(g);
+
+            if (wait)
+                (void)model_await_record(s, l->model, n, false, wait);
+            err = PD_OK;
+        }
     for (struct model *m = s->models; g && m; m = next) {
         struct load_wait *wait;
 
         next = m->next;
         if (strcmp(m->name, l->model) != 0 || (l->version && m->version != l->version))
             continue;
-        wait = calloc(1, sizeof *wait);
+        wait = group_wait(g);
         if (wait) {
-            *wait = (struct load_wait){.done = group_done, .ctx = g};
-            g->left++;
             pthread_mutex_lock(&s->lock);
             wait->next = m->unloads;
             m->unloads = wait;
             pthread_mutex_unlock(&s->lock);
         }
         err = PD_OK;
-        why.text[0] = '\0';
         if (m->state != SUP_MODEL_UNLOADING)
             model_unload(s, m);
     }
+    if (err == PD_OK)
+        why.text[0] = '\0';
     if (g)
         group_done(g, err, &why);
     else if (l->wait->done)

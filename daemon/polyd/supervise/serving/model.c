@@ -159,15 +159,16 @@ void model_forget(struct serving *s, struct model *m)
 
 struct loaded_op {
     struct loop_op op;
+    struct loaded_op *next; /* of those not committed */
     char *model;
     int64_t version;
     bool loaded;
-    struct load_wait *waits;
+    struct load_wait *waits; /* answered once it is committed */
 };
 
 static enum pd_err loaded_apply(struct store_tx *tx, struct loop_op *op, struct pd_why *why)
 {
-    struct loaded_op *l = (struct loaded_op *)op;
+    const struct loaded_op *l = (const struct loaded_op *)op;
 
     return store_model_set_loaded(tx, l->model, l->version, l->loaded, why);
 }
@@ -175,10 +176,13 @@ static enum pd_err loaded_apply(struct store_tx *tx, struct loop_op *op, struct 
 static void loaded_done(struct loop_op *op)
 {
     struct serving *s = op->owner;
-    struct loaded_op *l = (struct loaded_op *)op;
+    struct loaded_op *l = (struct loaded_op *)op, **at = &s->records;
     bool deleted = op->err == PD_ERR_NOT_FOUND;
     struct model *m;
 
+    while (*at != l)
+        at = &(*at)->next;
+    *at = l->next;
     if (op->err != PD_OK && !deleted)
         pd_log(PD_LOG_ERROR, "supervise", "model=%s version=%lld loaded=%d recorded=0 why=\"%s\"", l->model,
                (long long)l->version, l->loaded, op->why.text);
@@ -205,14 +209,14 @@ void model_write_loaded(struct serving *s, struct model *m, bool loaded)
 {
     struct load_wait *waits = take_waits(s, loaded ? &m->loads : &m->unloads);
     struct loaded_op *l = calloc(1, sizeof *l);
-    struct pd_why health = {""}, why;
-    enum pd_err err;
+    struct pd_why why;
 
     if (l)
         l->model = strdup(m->name);
     if (!l || !l->model) {
         free(l);
-        notify(waits, pd_fail(&why, PD_ERR_NOMEM, "no memory to record what is loaded"), &why);
+        pd_fail(&why, PD_ERR_NOMEM, "no memory to record what is loaded");
+        notify(waits, PD_ERR_NOMEM, &why);
         return;
     }
     l->op.apply = loaded_apply;
@@ -221,15 +225,49 @@ void model_write_loaded(struct serving *s, struct model *m, bool loaded)
     l->op.release = loaded_release;
     l->version = m->version;
     l->loaded = loaded;
-    err = store_writer_health(loop_writer(s->loop), &health);
-    if (err == PD_OK)
-        l->waits = waits;
-    else {
+    l->waits = waits;
+    l->next = s->records;
+    s->records = l;
+    loop_write(s->loop, &l->op);
+}
+
+bool model_await_record(struct serving *s, const char *model, int64_t version, bool loaded,
+                        struct load_wait *wait)
+{
+    for (struct loaded_op *l = s->records; l; l = l->next)
+        if (l->loaded == loaded && l->version == version && strcmp(l->model, model) == 0) {
+            wait->next = l->waits;
+            l->waits = wait;
+            return true;
+        }
+    return false;
+}
+
+int64_t model_next_record(const struct serving *s, const char *model, int64_t after, bool loaded)
+{
+    int64_t found = 0;
+
+    for (const struct loaded_op *l = s->records; l; l = l->next)
+        if (l->loaded == loaded && l->version > after && (!found || l->version < found) &&
+            strcmp(l->model, model) == 0)
+            found = l->version;
+    return found;
+}
+
+/* Nobody waits for a disk: they hear what is and what is not. */
+static void answer_unrecorded(struct serving *s)
+{
+    struct pd_why health, why;
+    enum pd_err err = s->records ? store_writer_health(loop_writer(s->loop), &health) : PD_OK;
+
+    for (struct loaded_op *l = s->records; err != PD_OK && l; l = l->next) {
+        struct load_wait *waits = l->waits;
+
+        l->waits = NULL;
         pd_fail(&why, err, "the version is %s, but that is recorded only when the store can write: %s",
-                loaded ? "loaded" : "unloaded", health.text);
+                l->loaded ? "loaded" : "unloaded", health.text);
         notify(waits, err, &why);
     }
-    loop_write(s->loop, &l->op);
 }
 
 /* ---- the process ---------------------------------------------------------------------------- */
@@ -646,6 +684,7 @@ static void tick(void *self, int64_t now_us)
 
     if (!loop_stopping(s->loop))
         start_due(s, now_us);
+    answer_unrecorded(s);
     for (struct model *m = s->models; m; m = next) {
         next = m->next;
         model_expire_calls(s, m, now_us);

@@ -44,14 +44,14 @@ struct registration {
     struct store_weights weights;
     char name[64], sha256[DIGEST_SHA256_HEX_SIZE];
     char *source, *document;
-    bool kept; /* the file has its row */
 };
 
+/* Runs after the commit, even if register_answer never does: the commit alone decides whether the file has a row. */
 static void registration_done(struct api_write *w)
 {
     struct registration *g = (struct registration *)(void *)w;
 
-    if (g->file[0] && !g->kept)
+    if (g->file[0] && (w->err != PD_OK || w->replayed))
         (void)unlink(g->file);
     free(g->source);
     free(g->document);
@@ -86,7 +86,6 @@ static void register_answer(struct api_req *r)
 
     if (!w)
         return;
-    g->kept = !w->replayed;
     n = w->replayed && w->answer.data ? strtoll(w->answer.data, NULL, 10) : g->n;
     if (w->replayed)
         api_reply_header(r, "Idempotency-Replayed", "true");

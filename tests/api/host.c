@@ -261,6 +261,7 @@ out:
     if (rc)
         fprintf(stderr, "api_host: %s\n", why.text);
     api_stop(api);
+    sem_post(&go); /* what is held is committed after the server gave its requests up */
     sup_stop(sup);
     expander_stop(expander);
     store_writer_stop(writer);

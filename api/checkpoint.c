@@ -50,6 +50,8 @@ static bool version_row(void *ctx, const struct store_model_version *v)
 
     snprintf(f->model, sizeof f->model, "%s:%lld", v->model, (long long)v->n);
     f->at.model = f->model;
+    snprintf(f->name, sizeof f->name, "%s", v->model);
+    f->n = v->n;
     take(f, v->run_id, v->step, v->path, v->digest);
     take_document(f, v->document);
     return false;
@@ -177,9 +179,18 @@ void api_found_done(struct api_found *f)
     free(f->document);
 }
 
+static void note_named(const struct api_found *f, const char *param, struct api_named *ret)
+{
+    ret->param = param;
+    memcpy(ret->model, f->name, sizeof ret->model);
+    ret->n = f->n;
+    memcpy(ret->sha256, f->sha256, sizeof ret->sha256);
+}
+
 /* What the document names, found, and the complete document. */
 static enum pd_err fold(struct api_req *r, const char *json, size_t len, const struct job_wanted *wanted,
-                        bool start, struct pd_buf *ret_json, struct job_report *report)
+                        bool start, struct pd_buf *ret_json, struct api_named *ret_named,
+                        struct job_report *report)
 {
     struct api_found f = {.path = NULL};
     struct pd_why why = {.text = ""};
@@ -197,6 +208,8 @@ static enum pd_err fold(struct api_req *r, const char *json, size_t len, const s
     if (err == PD_OK)
         err = start ? job_start_fold(json, len, &f.at, ret_json, report)
                     : job_checkpoint_fold(json, len, &f.at, ret_json, report);
+    if (err == PD_OK)
+        note_named(&f, start ? "train/start/model" : "model", ret_named);
     else if (!report->error_count)
         api_fail_why(r, err, &why);
     api_found_done(&f);
@@ -204,16 +217,17 @@ static enum pd_err fold(struct api_req *r, const char *json, size_t len, const s
 }
 
 enum pd_err api_checkpoint_fold(struct api_req *r, const char *json, size_t len, struct pd_buf *ret_json,
-                                struct job_report *report)
+                                struct api_named *ret_named, struct job_report *report)
 {
     struct job_wanted wanted;
     enum pd_err err = job_checkpoint_wanted(json, len, &wanted, report);
 
     if (err == PD_OK && wanted.present)
-        return fold(r, json, len, &wanted, false, ret_json, report);
+        return fold(r, json, len, &wanted, false, ret_json, ret_named, report);
     if (err == PD_OK)
         err = job_start_wanted(json, len, &wanted, report);
-    return err == PD_OK && wanted.present ? fold(r, json, len, &wanted, true, ret_json, report) : err;
+    return err == PD_OK && wanted.present ? fold(r, json, len, &wanted, true, ret_json, ret_named, report)
+                                          : err;
 }
 
 /* ---- the model that a job learns from ---- */
@@ -241,7 +255,7 @@ static enum pd_err find_teacher(struct store *store, const struct job_wanted *wa
 }
 
 enum pd_err api_teacher_fold(struct api_req *r, const char *json, size_t len, struct pd_buf *ret_json,
-                             struct job_report *report)
+                             struct api_named *ret_named, struct job_report *report)
 {
     struct job_wanted wanted;
     struct api_found f = {.path = NULL};
@@ -257,6 +271,8 @@ enum pd_err api_teacher_fold(struct api_req *r, const char *json, size_t len, st
     err = find_teacher(store, &wanted, &f, report, &why);
     if (err == PD_OK)
         err = job_teacher_fold(json, len, &f.at, ret_json);
+    if (err == PD_OK)
+        note_named(&f, "train/teacher/model", ret_named);
     else if (!report->error_count)
         api_fail_why(r, err, &why);
     api_found_done(&f);

@@ -215,12 +215,35 @@ static enum pd_err insert_all(struct store_tx *tx, struct submit *s, struct pd_w
     return err;
 }
 
+/* Whether the versions that the documents name are still those that were read: one may have been deleted while the
+ * request was planned. From the commit on, a deletion finds the job. */
+static enum pd_err check_named(struct store_tx *tx, struct submit *s, struct pd_why *why)
+{
+    enum pd_err err = PD_OK;
+
+    for (size_t i = 0; i < 2 * s->request.count && err == PD_OK; i++) {
+        const struct api_named *named = &s->request.part[i / 2].named[i % 2];
+
+        if (named->n)
+            err = store_version_check(tx, named->model, named->n, named->sha256, why);
+        if (err == PD_ERR_NOT_FOUND) {
+            snprintf(s->w.param, sizeof s->w.param, "%s", named->param);
+            err = PD_ERR_INVALID;
+        }
+    }
+    return err;
+}
+
 /* What is wrong with the document matters only here: a repeated request has had its answer. */
 static enum pd_err submit_apply(struct store_tx *tx, struct api_write *w, struct pd_why *why)
 {
     struct submit *s = (struct submit *)(void *)w;
+    enum pd_err err;
 
-    return wrong(&s->request) ? pd_fail(why, PD_ERR_INVALID, "the job cannot run") : insert_all(tx, s, why);
+    if (wrong(&s->request))
+        return pd_fail(why, PD_ERR_INVALID, "the job cannot run");
+    err = check_named(tx, s, why);
+    return err == PD_OK ? insert_all(tx, s, why) : err;
 }
 
 static void submit_answer(struct api_req *r)
@@ -453,13 +476,13 @@ static enum pd_err parse(struct api_req *r, const struct job_env *env, const cha
 
     pd_buf_init(&begun, JOB_MAX_BYTES);
     pd_buf_init(&taught, JOB_MAX_BYTES);
-    err = api_checkpoint_fold(r, json, len, &begun, &ret->report);
+    err = api_checkpoint_fold(r, json, len, &begun, &ret->named[0], &ret->report);
     if (err == PD_OK && begun.len) {
         json = begun.data;
         len = begun.len;
     }
     if (err == PD_OK)
-        err = api_teacher_fold(r, json, len, &taught, &ret->report);
+        err = api_teacher_fold(r, json, len, &taught, &ret->named[1], &ret->report);
     if (err == PD_OK && taught.len) {
         json = taught.data;
         len = taught.len;

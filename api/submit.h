@@ -2,6 +2,7 @@
  * weighing what the planner says of them (judge.c). */
 #pragma once
 
+#include "api/checkpoint.h"
 #include "api/http.h"
 #include "daemon/job/job.h"
 #include "daemon/job/template.h"
@@ -12,6 +13,7 @@
 struct job_read {
     struct job_doc *job;
     struct job_report report;
+    struct api_named named[2]; /* its checkpoint or start, its teacher */
 };
 
 /* All jobs of a request: one, or those of a template. */

@@ -26,6 +26,7 @@
 #include "daemon/polyd/devices/device.h"
 #include "daemon/polyd/supervise/supervise.h"
 #include "kernels/base/clock.h"
+#include "kernels/base/file.h"
 
 #define JOBS_MAX 256
 #define MODELS_MAX 64
@@ -434,21 +435,38 @@ enum pd_err sup_data_list(struct sup *s, const struct sup_listing *asked, struct
 
 enum pd_err sup_weights_ask(struct sup *s, const struct sup_weights *asked, struct pd_why *why)
 {
-    const char *to = NULL;
+    const char *to = NULL, *from = NULL;
+    char path[1024], *text;
+    struct pd_buf document;
+    json_t *answer;
+    enum pd_err err;
     FILE *f;
 
-    (void)s;
-    for (int i = 0; asked->args[i]; i++)
+    for (int i = 0; asked->args[i]; i++) {
         if (strcmp(asked->args[i], "--to") == 0)
             to = asked->args[i + 1];
-    f = to ? fopen(to, "w") : NULL;
+        if (strcmp(asked->args[i], "--path") == 0)
+            from = asked->args[i + 1];
+    }
+    f = to && from ? fopen(to, "w") : NULL;
     if (!f)
         return pd_fail(why, PD_ERR_UNSUPPORTED, "the test has no worker for this command");
     fputs("weights", f);
     fclose(f);
-    asked->done(asked->ctx, PD_OK, NULL,
-                "{\"sha256\":\"9ac24b0ce2c06a9bb6bbfb6c4d0e4e83f6ec8a4f9f8df54a42e1d6b1c7f6d3a2\","
-                "\"bytes\":7,\"step\":0,\"document\":\"\"}");
+    /* The file that the request names is the document of the network, if it exists. */
+    snprintf(path, sizeof path, "%s/%s", s->log_dir, from);
+    pd_buf_init(&document, 0);
+    err = pd_file_read(path, 1 << 20, &document, why);
+    answer = json_pack("{s:s,s:i,s:i,s:s}", "sha256",
+                       "9ac24b0ce2c06a9bb6bbfb6c4d0e4e83f6ec8a4f9f8df54a42e1d6b1c7f6d3a2", "bytes", 7, "step",
+                       0, "document", err == PD_OK ? document.data : "");
+    text = answer ? json_dumps(answer, 0) : NULL;
+    json_decref(answer);
+    pd_buf_done(&document);
+    if (!text)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the answer");
+    asked->done(asked->ctx, PD_OK, NULL, text);
+    free(text);
     return PD_OK;
 }
 

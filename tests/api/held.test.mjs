@@ -1,15 +1,18 @@
 // Requests whose write waits behind a held writer: what they leave if the server stops, if the write is refused, or if
 // another write is committed first.
 import assert from 'node:assert/strict';
-import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
-import { Host, sleep } from './lib.mjs';
+import { Host, sleep, submit, tinyJob } from './lib.mjs';
 
 let host;
 before(async () => { host = await Host.start(); });
-after(() => host.stop());
+after(async () => {
+    await host.tell('go'); // of a test that failed
+    await host.stop();
+});
 
 /** Waits until /metrics has this line. */
 async function metric(line, on = host) {
@@ -44,4 +47,30 @@ test('a version committed after the server gave its request up keeps the file of
         await again.stop();
         rmSync(other.dir, { recursive: true, force: true });
     }
+});
+
+test('a version that is deleted while a job with it is planned refuses the job and names the member', async () => {
+    const { run_ids: [run] } = await submit(host);
+    writeFileSync(path.join(host.dir, 'document'), JSON.stringify((await host.get(`/api/v1/runs/${run}`)).json.document));
+    const jobs = async () => (await host.get('/api/v1/jobs?limit=100')).json.jobs.length;
+    const before = await jobs();
+    for (const [job, pointer] of [
+        [tinyJob({ train: { steps: 10, start: { model: 'named:1' } } }), '#/train/start/model'],
+        [tinyJob({ model: { preset: 'deit_micro' }, train: { steps: 10, teacher: { model: 'named' } } }), '#/train/teacher/model'],
+        [{ kind: 'evaluate', model: 'named:prod' }, '#/model'],
+    ]) {
+        assert.equal((await host.post('/api/v1/models/named/versions', { path: 'document' })).json.version, '1');
+        assert.equal((await host.call('PUT', '/api/v1/models/named/aliases/prod', { json: { version: '1' }, headers: { 'if-match': '*' } })).status, 200);
+        await hold();
+        const deleted = host.call('DELETE', '/api/v1/models/named', { headers: { 'if-match': '*' } });
+        await queued('command', 1);
+        const answer = host.post('/api/v1/jobs?accept_unplanned=1', job);
+        await Promise.race([queued('command', 2), answer.then(reply => assert.fail(reply.text))]);
+        await host.tell('go');
+        assert.equal((await deleted).status, 204);
+        const { status, json } = await answer;
+        assert.deepEqual([status, json.errors?.map(error => error.pointer)], [422, [pointer]], JSON.stringify(json));
+        assert.match(json.errors[0].detail, /no version 1 of model 'named'/);
+    }
+    assert.equal(await jobs(), before);
 });

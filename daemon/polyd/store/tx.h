@@ -218,6 +218,9 @@ PD_NODISCARD enum pd_err store_model_set_loaded(struct store_tx *tx, const char 
 /* Checks that the model's row still has the version (ETag) that the client saw: PD_ERR_STALE; -1 = any. */
 PD_NODISCARD enum pd_err store_model_check(struct store_tx *tx, const char *model, int64_t version,
                                            struct pd_why *why);
+/* Checks that the version exists and that its file has the digest: PD_ERR_NOT_FOUND. */
+PD_NODISCARD enum pd_err store_version_check(struct store_tx *tx, const char *model, int64_t n,
+                                             const char *digest, struct pd_why *why);
 /* n = 0 removes the alias. */
 PD_NODISCARD enum pd_err store_alias_set(struct store_tx *tx, const char *model, const char *alias, int64_t n,
                                          struct pd_why *why);

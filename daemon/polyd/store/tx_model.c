@@ -307,6 +307,23 @@ enum pd_err store_model_check(struct store_tx *tx, const char *model, int64_t ve
     return err;
 }
 
+enum pd_err store_version_check(struct store_tx *tx, const char *model, int64_t n, const char *digest,
+                                struct pd_why *why)
+{
+    int64_t there;
+    enum pd_err err =
+        db_int(tx->db, &there, why,
+               "SELECT 1 FROM model m JOIN model_version v ON v.model_id = m.id LEFT JOIN checkpoint c ON "
+               "c.id = v.checkpoint_id LEFT JOIN weights w ON w.id = v.weights_id WHERE m.name = ?1 AND "
+               "v.n = ?2 AND coalesce(c.digest, w.digest) = ?3",
+               "tit", model, n, digest);
+
+    return err == PD_ERR_NOT_FOUND
+               ? pd_fail(why, err, "no version %lld of model '%s': it was deleted in the meantime",
+                         (long long)n, model)
+               : err;
+}
+
 enum pd_err store_alias_set(struct store_tx *tx, const char *model, const char *alias, int64_t n,
                             struct pd_why *why)
 {

@@ -307,16 +307,63 @@ void api_run_finish(struct api_req *r)
 
 struct log_write {
     struct api_write w; /* first */
-    int64_t id, size;
+    int64_t id, size;   /* size: of the log with the text */
+    char path[4096];
+    char *text; /* owned */
+    size_t len;
 };
 
+static void log_done(struct api_write *w)
+{
+    free(((struct log_write *)(void *)w)->text);
+}
+
+/* Writes the text behind the first `bytes` bytes of the file, made if absent. What lies beyond them was never committed. */
+static enum pd_err put_text(const struct log_write *l, int64_t bytes, int64_t *ret_size, struct pd_why *why)
+{
+    char dir[sizeof l->path];
+    struct stat st = {.st_size = 0};
+    enum pd_err err;
+    int fd;
+
+    snprintf(dir, sizeof dir, "%s", l->path);
+    *strrchr(dir, '/') = '\0';
+    err = pd_file_make_dirs(dir, why);
+    if (err != PD_OK)
+        return err;
+    fd = open(l->path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0 || fstat(fd, &st))
+        err = pd_fail_errno(why, errno, "cannot open the run's log");
+    if (st.st_size < bytes) /* the machine lost its power: the row reached the disk, the text did not */
+        bytes = st.st_size;
+    if (err == PD_OK && (ftruncate(fd, bytes) || lseek(fd, bytes, SEEK_SET) < 0))
+        err = pd_fail_errno(why, errno, "cannot write the run's log");
+    if (err == PD_OK)
+        err = pd_file_write_all(fd, l->text, l->len, why);
+    if (fd >= 0)
+        close(fd);
+    *ret_size = bytes + (int64_t)l->len;
+    return err;
+}
+
+/* The file first, the row last. On the writer's thread, so that texts of several requests follow each other; repeatable,
+ * so that a text whose commit failed, or whose request is repeated, is in the log once. */
 static enum pd_err log_apply(struct store_tx *tx, struct api_write *w, struct pd_why *why)
 {
-    const struct log_write *l = (const struct log_write *)(const void *)w;
-    bool external;
-    enum pd_err err = store_run_heard(tx, l->id, -1, &external, why);
+    struct log_write *l = (struct log_write *)(void *)w;
+    int64_t bytes = 0;
+    enum pd_err err = store_run_log_begin(tx, l->id, &bytes, why);
 
-    return err == PD_OK ? store_run_logged(tx, l->id, l->size, why) : err;
+    if (err != PD_OK)
+        return err;
+    if (bytes + (int64_t)l->len > LOG_MAX)
+        return pd_fail(why, PD_ERR_LIMIT, "the log of a run may have %lld bytes, this one has %lld",
+                       (long long)LOG_MAX, (long long)bytes);
+    err = put_text(l, bytes, &l->size, why);
+    if (err == PD_OK)
+        return store_run_logged(tx, l->id, l->size, why);
+    /* Any other fault is of this file alone, not of the disk with the database. */
+    return err == PD_ERR_FULL ? err : PD_ERR_INTERNAL;
 }
 
 static void log_answer(struct api_req *r)
@@ -333,76 +380,45 @@ static void log_answer(struct api_req *r)
     api_reply_json(r, 200, &b);
 }
 
-/* Appends to the file, made if absent. One write: texts of two requests never mix. */
-static enum pd_err append(const char *path, const char *text, size_t len, int64_t *ret_size,
-                          struct pd_why *why)
-{
-    char dir[4096];
-    struct stat st;
-    enum pd_err err;
-    int fd;
-
-    snprintf(dir, sizeof dir, "%s", path);
-    *strrchr(dir, '/') = '\0';
-    err = pd_file_make_dirs(dir, why);
-    if (err != PD_OK)
-        return err;
-    fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0 || fstat(fd, &st))
-        err = pd_fail_errno(why, errno, "cannot open the run's log");
-    else if (st.st_size + (int64_t)len > LOG_MAX)
-        err = pd_fail(why, PD_ERR_LIMIT, "the log of a run may have %lld bytes, this one has %lld",
-                      (long long)LOG_MAX, (long long)st.st_size);
-    else if (write(fd, text, len) != (ssize_t)len)
-        err = pd_fail_errno(why, errno, "cannot write the run's log");
-    else
-        *ret_size = st.st_size + (int64_t)len;
-    if (fd >= 0)
-        close(fd);
-    return err;
-}
-
 void api_run_log_append(struct api_req *r)
 {
-    struct log_write parsed = {.id = api_param_id(r, 0)}, *l;
+    const int64_t id = api_param_id(r, 0);
     struct api_run_facts run;
-    struct api_write *w;
+    struct log_write *l;
     struct store *store;
-    struct pd_why why = {.text = ""};
-    json_t *body, *text;
-    char path[4096];
-    enum pd_err err = PD_OK;
+    json_t *body;
+    char *text = NULL;
+    size_t len = 0;
 
-    if (!parsed.id || !(store = api_reader(r)) || !api_run_exists(r, store, parsed.id, &run))
+    if (!id || !(store = api_reader(r)) || !api_run_exists(r, store, id, &run))
         return;
     if (job_kind_info(run.kind)->worker) {
         api_fail(r, PD_ERR_CONFLICT, "run %lld is carried out by polyd: its worker writes its log",
-                 (long long)parsed.id);
+                 (long long)id);
         return;
     }
     body = api_body_json(r, 0);
     if (!body)
         return;
-    text = json_object_get(body, "text");
-    if (!json_is_string(text) || json_object_size(body) != 1)
+    if (!json_is_string(json_object_get(body, "text")) || json_object_size(body) != 1) {
         api_fail_param(r, PD_ERR_INVALID, "text",
                        "text must be a text, and the only member: {\"text\": \"...\"}");
-    else if (run.state == JOB_RUN_ENDED && run.outcome != JOB_OUTCOME_LOST)
-        api_fail(r, PD_ERR_CONFLICT, "run %lld has ended: %s", (long long)parsed.id,
-                 job_outcome_name(run.outcome));
-    else {
-        sup_log_path(api_deps_of(api_of(r))->sup, parsed.id, 0, path, sizeof path);
-        err = append(path, json_string_value(text), json_string_length(text), &parsed.size, &why);
+    } else {
+        len = json_string_length(json_object_get(body, "text"));
+        text = strdup(json_string_value(json_object_get(body, "text")));
+        if (!text)
+            api_fail(r, PD_ERR_NOMEM, "no memory for the text");
     }
     json_decref(body);
-    if (err != PD_OK)
-        api_fail_why(r, err, &why);
-    w = api_failed(r) ? NULL : api_write_begin(r, sizeof *l, false, NULL, log_answer);
-    if (!w)
+    l = api_failed(r) ? NULL : (void *)api_write_begin(r, sizeof *l, false, log_done, log_answer);
+    if (!l) {
+        free(text);
         return;
-    l = (struct log_write *)(void *)w;
-    l->id = parsed.id;
-    l->size = parsed.size;
-    w->apply = log_apply;
-    api_write_submit(w, STORE_LANE_METRICS, 1);
+    }
+    l->id = id;
+    l->text = text; /* moved */
+    l->len = len;
+    sup_log_path(api_deps_of(api_of(r))->sup, id, 0, l->path, sizeof l->path);
+    l->w.apply = log_apply;
+    api_write_submit(&l->w, STORE_LANE_METRICS, 1);
 }

@@ -1,7 +1,7 @@
 // Requests whose write waits behind a held writer: what they leave if the server stops, if the write is refused, or if
 // another write is committed first.
 import assert from 'node:assert/strict';
-import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
@@ -73,4 +73,52 @@ test('a version that is deleted while a job with it is planned refuses the job a
         assert.match(json.errors[0].detail, /no version 1 of model 'named'/);
     }
     assert.equal(await jobs(), before);
+});
+
+const openRun = async () => (await host.post('/api/v1/runs', { name: 'logged' })).json.id;
+const say = (run, text) => host.post(`/api/v1/runs/${run}/logs`, { text });
+const logOf = async run => (await host.get(`/api/v1/runs/${run}/logs`)).text;
+
+test('a text that was refused because the writer is full is in the log once after the client repeats it', async () => {
+    const run = await openRun(), other = await openRun();
+    assert.equal((await say(run, 'one\n')).status, 200);
+    await hold();
+    const points = Array.from({ length: 24 }, (_, step) => host.post(`/api/v1/runs/${other}/metrics`, { points: [{ key: 'x', step, value: 1 }] }));
+    await queued('metrics', 24); // as many as the lane takes
+    const refused = await say(run, 'two\n');
+    await host.tell('go');
+    await Promise.all(points);
+    assert.equal(refused.status, 503);
+    assert.deepEqual((await say(run, 'two\n')).json, { size: 8 });
+    assert.equal(await logOf(run), 'one\ntwo\n');
+});
+
+test('texts of several requests follow each other, and what was not committed is not kept', async () => {
+    const run = await openRun();
+    await hold();
+    const first = say(run, 'one\n');
+    await queued('metrics', 1);
+    const second = say(run, 'two\n');
+    await queued('metrics', 2);
+    await host.tell('go');
+    assert.deepEqual([(await first).json, (await second).json], [{ size: 4 }, { size: 8 }]);
+    await host.tell(`log ${run} 0 a piece of a text whose commit failed`);
+    assert.deepEqual((await say(run, 'three\n')).json, { size: 14 });
+    assert.equal(await logOf(run), 'one\ntwo\nthree\n');
+    assert.equal((await host.get(`/api/v1/runs/${run}`)).json.bytes.logs, 14);
+});
+
+test('a text for a run that is deleted first is 404 and makes no file', async () => {
+    const run = await openRun();
+    await hold();
+    const finished = host.post(`/api/v1/runs/${run}/finish`, { outcome: 'succeeded' });
+    await queued('command', 1);
+    const deleted = host.call('DELETE', `/api/v1/runs/${run}`, { headers: { 'if-match': '*' } });
+    await queued('command', 2);
+    const late = say(run, 'late\n');
+    await queued('metrics', 1);
+    await host.tell('go');
+    await finished; // 200, or 404 if the deletion was in the same commit
+    assert.deepEqual([(await deleted).status, (await late).status], [204, 404]);
+    assert.ok(!existsSync(path.join(host.dir, `run-${run}-0.log`)));
 });

@@ -286,6 +286,9 @@ PD_NODISCARD enum pd_err store_clean_blobs(struct store_tx *tx, struct store_blo
 /* The folder of a deleted run has been removed. */
 PD_NODISCARD enum pd_err store_remnant_done(struct store_tx *tx, int64_t run_id, struct pd_why *why);
 
+/* A heartbeat (store_run_beat) of a run whose client sends a piece of its log. *ret_bytes: the log so far. */
+PD_NODISCARD enum pd_err store_run_log_begin(struct store_tx *tx, int64_t run_id, int64_t *ret_bytes,
+                                             struct pd_why *why);
 /* Sets the size of the log that its client sent. */
 PD_NODISCARD enum pd_err store_run_logged(struct store_tx *tx, int64_t run_id, int64_t bytes,
                                           struct pd_why *why);

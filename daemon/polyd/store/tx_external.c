@@ -92,8 +92,16 @@ enum pd_err store_run_lost(struct store_tx *tx, int64_t run_id, int64_t before_u
     return tx_run_move(tx, run_id, &r, JOB_RUN_ENDED, JOB_OUTCOME_LOST, reason, why);
 }
 
+enum pd_err store_run_log_begin(struct store_tx *tx, int64_t run_id, int64_t *ret_bytes, struct pd_why *why)
+{
+    enum pd_err err = store_run_beat(tx, run_id, why);
+
+    return err == PD_OK
+               ? db_int(tx->db, ret_bytes, why, "SELECT log_bytes FROM run WHERE id = ?1", "i", run_id)
+               : err;
+}
+
 enum pd_err store_run_logged(struct store_tx *tx, int64_t run_id, int64_t bytes, struct pd_why *why)
 {
-    return db_run(tx->db, why, "UPDATE run SET log_bytes = max(log_bytes, ?2) WHERE id = ?1", "ii", run_id,
-                  bytes);
+    return db_run(tx->db, why, "UPDATE run SET log_bytes = ?2 WHERE id = ?1", "ii", run_id, bytes);
 }

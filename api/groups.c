@@ -147,6 +147,7 @@ static enum pd_err change_apply(struct store_tx *tx, struct api_write *w, struct
                                       .add_count = c->add_count,
                                       .drop = c->drop,
                                       .drop_count = c->drop_count};
+    size_t bad = 0;
     enum pd_err err = PD_OK;
 
     w->status = c->verb == GROUP_CREATE ? 201 : 200;
@@ -155,7 +156,9 @@ static enum pd_err change_apply(struct store_tx *tx, struct api_write *w, struct
     if (err == PD_OK && (c->verb == GROUP_CHANGE || c->add_count)) {
         if (c->verb == GROUP_CREATE)
             patch.description = NULL;
-        err = store_group_update(tx, c->name, c->version, &patch, why);
+        err = store_group_update(tx, c->name, c->version, &patch, &bad, why);
+        if (err == PD_ERR_INVALID)
+            snprintf(w->param, sizeof w->param, "%s/%zu", c->verb == GROUP_CREATE ? "runs" : "add", bad);
     }
     return err;
 }

@@ -320,11 +320,16 @@ struct alias_change {
 static enum pd_err alias_apply(struct store_tx *tx, struct api_write *w, struct pd_why *why)
 {
     struct alias_change *a = (struct alias_change *)(void *)w;
-
     enum pd_err err = store_model_check(tx, a->model, a->seen, why);
 
     w->status = 200;
-    return err != PD_OK ? err : store_alias_set(tx, a->model, a->alias, a->n, why);
+    if (err != PD_OK)
+        return err;
+    err = store_alias_set(tx, a->model, a->alias, a->n, why);
+    if (err != PD_ERR_NOT_FOUND || !a->n)
+        return err;
+    strcpy(w->param, "version"); /* the model exists, as was checked */
+    return PD_ERR_INVALID;
 }
 
 static void alias_answer(struct api_req *r)

@@ -69,6 +69,10 @@ static enum pd_err register_apply(struct store_tx *tx, struct api_write *w, stru
         err = store_checkpoint_choose(tx, g->run, &checkpoint, why);
     if (err == PD_OK && !g->file[0])
         err = store_model_register(tx, g->model, checkpoint, &g->n, why);
+    if (err == PD_ERR_NOT_FOUND && !g->file[0]) {
+        strcpy(w->param, g->checkpoint ? "checkpoint_id" : "run_id");
+        err = PD_ERR_INVALID;
+    }
     if (err != PD_OK)
         return err;
     w->status = 201;
@@ -376,6 +380,18 @@ static void average_checkpoints(struct api_req *r, struct api_average *a)
 
 /* ---- what a request says ---------------------------------------------------------------------- */
 
+/* What is wrong with the description, by the member that has it. */
+static void fail_description(struct api_req *r, const struct sent *s, const struct job_problem *problem)
+{
+    char param[200];
+
+    if (s->preset[0] && !strcmp(problem->pointer, "#/model/preset"))
+        strcpy(param, "preset");
+    else
+        snprintf(param, sizeof param, "description%.150s", problem->pointer + 1);
+    api_fail_param(r, PD_ERR_INVALID, param, "%s: %.300s", param, problem->detail);
+}
+
 static void check_description(struct api_req *r, const struct sent *s)
 {
     struct job_weights weights;
@@ -390,8 +406,7 @@ static void check_description(struct api_req *r, const struct sent *s)
     if (err == PD_OK)
         job_weights_done(&weights);
     else if (report.error_count)
-        api_fail(r, PD_ERR_INVALID, "description: %.100s: %.300s", report.errors[0].pointer,
-                 report.errors[0].detail);
+        fail_description(r, s, &report.errors[0]);
     else
         api_fail(r, err, "the description cannot be read");
     job_report_done(&report);
@@ -456,10 +471,28 @@ static bool digest_header_fits(struct api_req *r, const char *name, const uint8_
            !memcmp(sent, sha256, sizeof sent);
 }
 
+/* False: the bytes are not those that the request announced; the request has been failed. */
+static bool bytes_fit(struct api_req *r, const struct sent *s, const struct api_upload *upload)
+{
+    char hex[DIGEST_SHA256_HEX_SIZE];
+    const char *wrong = NULL;
+
+    digest_hex(upload->sha256, sizeof upload->sha256, hex);
+    if (s->sha256[0] && strcasecmp(hex, s->sha256) != 0)
+        wrong = "sha256";
+    else if (!digest_header_fits(r, "Content-Digest", upload->sha256))
+        wrong = "Content-Digest";
+    else if (!digest_header_fits(r, "Repr-Digest", upload->sha256))
+        wrong = "Repr-Digest";
+    if (wrong)
+        api_fail_param(r, PD_ERR_INVALID, wrong,
+                       "%s: the upload has the SHA-256 %s, which differs from the request's", wrong, hex);
+    return !wrong;
+}
+
 static void register_upload(struct api_req *r)
 {
     const struct api_upload *upload = api_upload_of(r);
-    char hex[DIGEST_SHA256_HEX_SIZE];
     struct sent s;
 
     if (!read_query(r, &s) || !name_fits(r, api_param(r, 0))) {
@@ -468,13 +501,7 @@ static void register_upload(struct api_req *r)
     }
     if (!upload)
         api_fail(r, PD_ERR_INVALID, "the body is empty: it must be a safetensors file");
-    else if ((s.sha256[0] &&
-              strcasecmp(digest_hex(upload->sha256, sizeof upload->sha256, hex), s.sha256) != 0) ||
-             !digest_header_fits(r, "Content-Digest", upload->sha256) ||
-             !digest_header_fits(r, "Repr-Digest", upload->sha256))
-        api_fail(r, PD_ERR_INVALID, "the upload has the SHA-256 %s, which differs from the request's",
-                 digest_hex(upload->sha256, sizeof upload->sha256, hex));
-    else
+    else if (bytes_fit(r, &s, upload))
         import_weights(r, &s, upload);
     free(s.description);
 }

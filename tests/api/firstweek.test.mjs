@@ -212,8 +212,8 @@ test('messages name the field and the remedy', { skip, timeout: 60000 }, async (
     assert.deepEqual(words.json.errors.filter(e => /unknown/.test(e.detail)).sort((a, b) => a.pointer < b.pointer ? -1 : 1), [
         { pointer: '#/model/layers', detail: 'unknown key; did you mean /model/depth?' }, { pointer: '#/num_train_epochs', detail: 'unknown key; did you mean /train/epochs?' }]);
     const none = await host.post('/api/v1/models/shakespeare/versions', { run_id: '9999' });
-    assert.equal(none.status, 404);
-    assert.equal(none.json.detail, 'there is no run 9999');
+    assert.equal(none.status, 422);
+    assert.equal(none.json.detail, 'run_id: there is no run 9999');
     const model = await host.post('/v1/completions', { model: 'shak', prompt: 'x' });
     assert.equal(model.status, 404);
     assert.match(model.json.error.message, /^model 'shak' is not loaded; GET \/api\/v1\/models lists the models, and POST \/api\/v1\/models\/NAME\/versions\/N\/load loads it$/);

@@ -44,7 +44,7 @@ test('versions count up; a repeated registration makes one', async () => {
 test('wrong registrations are refused', async () => {
     for (const [name, body, status] of [
         ['x', {}, 422], ['x', { run_id: 1 }, 422], ['x', { run_id: '1', checkpoint_id: '1' }, 422], ['x', { run: '1' }, 422],
-        ['x', { run_id: '99' }, 404], ['x', { checkpoint_id: '99' }, 404], ['..', { run_id: '1' }, 422], ['a%2Fb', { run_id: '1' }, 422], ['x'.repeat(129), { run_id: '1' }, 422]])
+        ['x', { run_id: '99' }, 422], ['x', { checkpoint_id: '99' }, 422], ['..', { run_id: '1' }, 422], ['a%2Fb', { run_id: '1' }, 422], ['x'.repeat(129), { run_id: '1' }, 422]])
         assert.equal((await host.post(`/api/v1/models/${name}/versions`, body)).status, status, `${name} ${JSON.stringify(body)}`);
     assert.equal((await host.get('/api/v1/models/none')).status, 404);
     assert.equal((await host.get('/api/v1/models/fresh/versions/9')).status, 404);
@@ -58,7 +58,7 @@ test('aliases move only for those who saw the present state', async () => {
     const set = await put('prod', '1', { 'if-match': seen });
     assert.deepEqual(set.json.aliases, { prod: '1' });
     assert.equal((await host.get('/api/v1/models/fresh/versions/prod')).json.version, '1');
-    assert.equal((await put('prod', '9', { 'if-match': '*' })).status, 404);
+    assert.equal((await put('prod', '9', { 'if-match': '*' })).status, 422);
     assert.equal((await put('9lives', '1', { 'if-match': '*' })).status, 422);
     assert.equal((await host.call('PUT', '/api/v1/models/none/aliases/a', { json: { version: '1' }, headers: { 'if-match': '*' } })).status, 404);
     const remove = headers => host.call('DELETE', '/api/v1/models/fresh/aliases/prod', { headers });

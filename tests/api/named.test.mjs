@@ -40,6 +40,36 @@ test('every refused member is named in the sentence', async () => {
     await named('POST', '/api/v1/jobs', tinyJob({ depends_on: [{ job: '1', when: 'afterok' }] }), 'depends_on');
 });
 
+test('what a member names and does not exist is a fault of the member, what the path names is 404', async () => {
+    const any = { 'if-match': '*' };
+    await named('PATCH', '/api/v1/groups/one', { add: ['1', '999'] }, 'add/1', any);
+    await named('POST', '/api/v1/groups', { name: 'two', runs: ['1', '2', '999'] }, 'runs/2');
+    await named('POST', '/api/v1/models/lm/versions', { run_id: '999' }, 'run_id');
+    await named('POST', '/api/v1/models/lm/versions', { run_id: '1' }, 'run_id'); // it has no checkpoint yet
+    await named('POST', '/api/v1/models/lm/versions', { checkpoint_id: '999' }, 'checkpoint_id');
+    assert.equal((await host.post('/api/v1/models/lm/versions', { path: 'weights/x' })).json.version, '1');
+    await named('PUT', '/api/v1/models/lm/aliases/live', { version: '99' }, 'version', any);
+    for (const [method, target, json] of [
+        ['PATCH', '/api/v1/groups/none', { add: ['999'] }], ['PUT', '/api/v1/models/none/aliases/a', { version: '1' }], ['DELETE', '/api/v1/models/lm/aliases/none']]) {
+        const reply = await host.call(method, target, { json, headers: any });
+        assert.deepEqual([reply.status, reply.json.errors], [404, undefined], target);
+    }
+});
+
+test('a description or a digest that does not fit is named', async () => {
+    for (const [body, pointer] of [
+        [{ preset: 'vit_huge' }, 'preset'], [{ description: { preset: 'vit_huge' } }, 'description/model/preset'],
+        [{ description: { std: [1] } }, 'description/std'], [{ description: { colour: 1 } }, 'description/colour']])
+        await named('POST', '/api/v1/models/lm/versions', { path: 'weights/x', ...body }, pointer);
+    const headers = { 'content-type': 'application/octet-stream' }, target = '/api/v1/models/lm/versions';
+    for (const [query, more, pointer] of [
+        [`?sha256=${'0'.repeat(64)}`, {}, '#/sha256'], ['', { 'content-digest': `sha-256=:${Buffer.alloc(32).toString('base64')}:` }, '#/Content-Digest'],
+        ['?description=%7B%22colour%22%3A1%7D', {}, '#/description/colour']]) {
+        const reply = await host.call('POST', target + query, { body: 'weights', headers: { ...headers, ...more } });
+        assert.deepEqual([reply.status, reply.json.errors?.map(error => error.pointer)], [422, [pointer]], reply.text);
+    }
+});
+
 test('a refused point is named with its place', async () => {
     const good = { key: 'loss/train', step: 1, value: 2 };
     for (const [point, pointer] of [[{ ...good, step: 'a' }, 'points/1/step'], [{ ...good, key: '' }, 'points/1/key'], [{ ...good, value: 'high' }, 'points/1/value'], [{ ...good, key: 5 }, 'points/1/key'], [5, 'points/1']])

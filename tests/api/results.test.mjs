@@ -242,7 +242,7 @@ test('groups: made, changed under If-Match, listed, averaged, removed', async ()
     assert.equal(made.json.runs, 2);
     assert.equal((await host.post('/api/v1/groups', { name: 'good' })).status, 409);
     assert.equal((await host.post('/api/v1/groups', { name: 'good', description: 'k = 1', runs: ['4', '5'] }, { headers: { 'idempotency-key': 'g1' } })).status, 201);
-    assert.equal((await host.post('/api/v1/groups', { name: 'bad', runs: ['99'] })).status, 404);
+    assert.equal((await host.post('/api/v1/groups', { name: 'bad', runs: ['99'] })).status, 422);
     assert.equal((await host.get('/api/v1/groups/bad')).status, 404);
     for (const body of [{}, { name: 'a b' }, { name: 'x', runs: [4] }, { name: 'x', colour: 1 }, { name: 'x', description: 7 }])
         assert.equal((await host.post('/api/v1/groups', body)).status, 422, JSON.stringify(body));

@@ -133,13 +133,14 @@ static enum pd_err make(struct store_tx *tx, void *ctx, struct pd_why *why)
                                 .points = m->sweep ? 1 : m->runs,
                                 .trials = m->sweep ? m->runs : 1};
     struct store_group_patch patch = {.add = m->run, .add_count = 1};
+    size_t bad;
     enum pd_err err = store_job_insert(tx, &job, &m->job, why);
 
     for (int i = 0; err == PD_OK && i < m->runs; i++)
         err = make_run(tx, m, i, why);
     if (err == PD_OK)
         err = store_group_insert(tx, "g", "", why);
-    return err == PD_OK || err == PD_ERR_EXISTS ? store_group_update(tx, "g", -1, &patch, why) : err;
+    return err == PD_OK || err == PD_ERR_EXISTS ? store_group_update(tx, "g", -1, &patch, &bad, why) : err;
 }
 
 static struct made made_as(struct made m)

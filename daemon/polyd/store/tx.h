@@ -235,9 +235,11 @@ struct store_group_patch {
     const int64_t *add, *drop;
     size_t add_count, drop_count;
 };
-/* Adding a member again or removing a non-member is not an error. PD_ERR_NOT_FOUND: no such group or run. */
+/* Adding a member again or removing a non-member is not an error. PD_ERR_NOT_FOUND: no such group. PD_ERR_INVALID:
+ * no such run; *ret_index is its index in `add`. */
 PD_NODISCARD enum pd_err store_group_update(struct store_tx *tx, const char *name, int64_t version,
-                                            const struct store_group_patch *patch, struct pd_why *why);
+                                            const struct store_group_patch *patch, size_t *ret_index,
+                                            struct pd_why *why);
 PD_NODISCARD enum pd_err store_group_delete(struct store_tx *tx, const char *name, int64_t version,
                                             struct pd_why *why);
 

@@ -59,7 +59,7 @@ enum pd_err store_group_insert(struct store_tx *tx, const char *name, const char
 }
 
 enum pd_err store_group_update(struct store_tx *tx, const char *name, int64_t version,
-                               const struct store_group_patch *patch, struct pd_why *why)
+                               const struct store_group_patch *patch, size_t *ret_index, struct pd_why *why)
 {
     struct tx_run r;
     int64_t id;
@@ -67,8 +67,10 @@ enum pd_err store_group_update(struct store_tx *tx, const char *name, int64_t ve
 
     for (size_t i = 0; err == PD_OK && i < patch->add_count; i++) {
         err = tx_run_read(tx, patch->add[i], &r, why);
-        if (err == PD_ERR_NOT_FOUND)
-            err = pd_fail(why, err, "there is no run %lld", (long long)patch->add[i]);
+        if (err == PD_ERR_NOT_FOUND) {
+            *ret_index = i;
+            err = pd_fail(why, PD_ERR_INVALID, "there is no run %lld", (long long)patch->add[i]);
+        }
         if (err == PD_OK)
             err = db_run(
                 tx->db, why,

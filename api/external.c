@@ -74,7 +74,7 @@ static enum pd_err opening_apply(struct store_tx *tx, struct api_write *w, struc
     if (err != PD_OK)
         return err;
     row.created_us = row.started_us = store_tx_now_us(tx);
-    api_row_run(&w->answer, &row, NULL, api_deps_of(w->api)->sup, API_ROW_FULL);
+    api_row_run(&w->answer, &row, NULL, NULL, API_ROW_FULL);
     w->status = 201;
     return PD_OK;
 }

@@ -105,7 +105,7 @@ void api_row_run(struct pd_buf *b, const struct store_run *run, struct store *st
         used_us = (run->ended_us ? run->ended_us : pd_clock_wall_us()) - run->started_us;
     if (used_us < 0)
         used_us = 0;
-    if (run->state != JOB_RUN_ENDED && !waits && sup_progress_get(sup, run->id, &live)) {
+    if (run->state != JOB_RUN_ENDED && !waits && sup && sup_progress_get(sup, run->id, &live)) {
         if (live.step > step)
             step = live.step;
         if (live.total > 0)
@@ -159,7 +159,7 @@ void api_row_run(struct pd_buf *b, const struct store_run *run, struct store *st
         api_json_kv_null(b, "time_limit_s");
     api_json_kv_raw(b, "sweep", *run->sweep ? run->sweep : "{}");
     api_json_kv_raw(b, "tags", *run->tags ? run->tags : "{}");
-    if (waits && sup_queue_get(sup, run->id, &place)) {
+    if (waits && sup && sup_queue_get(sup, run->id, &place)) {
         api_json_key(b, "queue");
         api_json_open(b, '{');
         api_json_kv_int(b, "position", place.position);

@@ -12,8 +12,8 @@
 #define API_ROW_NO_DIGESTS 4u
 
 void api_row_job(struct pd_buf *b, const struct store_job *job, unsigned flags);
-/* `sup` provides the position in the queue and the current step; `store` (may be NULL: no estimated end) the
- * pace. */
+/* `sup` (may be NULL: neither) provides the position in the queue and the current step; `store` (may be NULL: no
+ * estimated end) the pace. */
 void api_row_run(struct pd_buf *b, const struct store_run *run, struct store *store, struct sup *sup,
                  unsigned flags);
 void api_row_attempt(struct pd_buf *b, const struct store_attempt *a);

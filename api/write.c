@@ -123,7 +123,8 @@ static void write_done(void *ctx, enum pd_err err, const struct pd_why *why)
     w->err = err;
     if (why)
         w->why = *why;
-    if (err == PD_OK && w->notify)
+    /* After a request was given up the supervisor may be gone; the next daemon starts from the rows. */
+    if (err == PD_OK && w->notify && !api_stopping(w->api))
         sup_notify(api_deps_of(w->api)->sup);
     api_wait_end(w->wait);
 }

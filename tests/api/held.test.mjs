@@ -32,17 +32,18 @@ async function hold(on = host) {
     await queued('command', 0, on); // else the next write could join its group
 }
 
-test('a version committed after the server gave its request up keeps the file of its weights', async () => {
+test('what is committed after the server gave its requests up stays: a job, a version with its file', async () => {
     const other = await Host.start([], { dir: mkdtempSync(path.join(os.tmpdir(), 'polyd-api-')) });
     await hold(other);
-    const answer = other.post('/api/v1/models/late/versions', { path: 'weights/x' });
-    await queued('command', 1, other);
+    const answers = [other.post('/api/v1/models/late/versions', { path: 'weights/x' }), other.post('/api/v1/jobs', tinyJob({ name: 'late' }))];
+    await queued('command', 2, other);
     await other.stop();
-    assert.equal((await answer).status, 503);
+    assert.deepEqual((await Promise.all(answers)).map(answer => answer.status), [503, 503]);
     const again = await Host.start([], { dir: other.dir });
     try {
         assert.equal((await again.get('/api/v1/models/late/versions/1')).status, 200);
         assert.equal(readdirSync(path.join(other.dir, 'models')).length, 1);
+        assert.deepEqual((await again.get('/api/v1/jobs')).json.jobs.map(job => job.name), ['late']);
     } finally {
         await again.stop();
         rmSync(other.dir, { recursive: true, force: true });

@@ -165,7 +165,7 @@ test('an alias names a version on every surface, and none that is missing', real
         return host.call('PUT', `/api/v1/models/digits/aliases/${alias}`, { json: { version }, headers: { 'if-match': etag } });
     };
     assert.equal((await put('prod', '1')).status, 200);
-    assert.equal((await put('prod', '9')).status, 404);
+    assert.equal((await put('prod', '9')).status, 422);
     assert.equal((await host.get('/api/v1/models/digits')).json.aliases.prod, '1', 'a failed move leaves it');
     const body = { inputs: [{ name: 'image', shape: [1, 1, 28, 28], datatype: 'UINT8', data: [...digit(1)] }] };
     assert.equal((await host.post('/v2/models/digits/versions/prod/infer', body)).status, 200);

@@ -32,7 +32,8 @@ struct optim_line {
 /* Finds a step length that satisfies the strong Wolfe conditions: loss(t) <= loss(0) + c1 t slope(0) and
  * |slope(t)| <= -c2 slope(0). `from` is the point t = 0, `largest` the max norm of d. The search is that of PyTorch: cubic
  * interpolation, at most OPTIM_SEARCH_MOST evaluations, one end of the bracket once it is narrower than OPTIM_CHANGE. A
- * trial with a non-finite loss counts as infinitely high and halves the bracket. *ret is the point found, and its gradient
+ * trial with a non-finite loss counts as infinitely high and halves the bracket; once there was one, no trial is nearer
+ * to an end of the bracket than a tenth of it (PyTorch has no rule for such trials). *ret is the point found, and its gradient
  * is the last one; *ret_evaluations counts trials, *ret_infinite the non-finite ones. */
 #define OPTIM_WOLFE_1 1e-4
 #define OPTIM_WOLFE_2 0.9

@@ -115,6 +115,8 @@ enum pd_err optim_wolfe(const struct optim_line *line, const struct optim_point 
     while (!done && i < OPTIM_SEARCH_MOST && !(fabs(end[1].t - end[0].t) * largest < OPTIM_CHANGE)) {
         const double left = fmin(end[0].t, end[1].t), right = fmax(end[0].t, end[1].t);
 
+        if (s.infinite) /* next to what was infinite the cubic of values may end at 0 */
+            insufficient = true;
         t = keep_inside(interpolate(&end[0], &end[1], left, right), left, right, &insufficient);
         err = look(&s, t, &now, why);
         if (err != PD_OK)

@@ -117,6 +117,26 @@ test('/train/start/optimizer: the one state of L-BFGS needs every parameter from
     assert.ok(checkpoints.size > 0 && series.get('loss/train').size === 2);
 });
 
+test('/train/start/optimizer: the state of L-BFGS is refused for another loss, network or set of trained parameters', { timeout: 240000 }, async () => {
+    const make = (more, start) => equationJob(merge({ train: { steps: 2, optimizer: { name: 'lbfgs', lr: 1 }, ...start && { start } } }, more));
+    const frozen = stack => ({ train: { freeze: `${stack}.layers.0.ff` } });
+    const { run: { id: first } } = await rig.run(make(frozen('encoder')));
+    const start = { run: String(first), optimizer: true };
+    for (const [more, says] of [
+        [{ data: { dataset: 'pde_convection' } }, /is of another loss \(pde_reaction, .*\) than this run's \(pde_convection, /],
+        [{ data: { pde: { coefficient: 3 } } }, /coefficient 2, .*coefficient 3, .*; use false/],
+        [{ data: { pde: { step: 0.04 } } }, /of another loss/], [{ data: { pde: { grid: [5, 5] } } }, /grid 4 x 5, .*grid 5 x 5/],
+        [{ train: { pinn_derivative: 'jvp_shift' } }, /by vjp_sum\) .*by jvp_shift\)/], [{ attention: { k: 3 } }, /of another network: its 'polyd\.model\.\w+'/],
+        [frozen('decoder'), /of other trained parameters \(train\.freeze\)/]]) {
+        const { run } = await rig.daemon.submit(make(merge(frozen('encoder'), more), start)), row = await rig.daemon.reach(run, 'failed');
+        assert.match(row.reason, /^#\/train\/start\/optimizer: the file's state of lbfgs is of /);
+        assert.match(row.reason, says);
+        assert.equal(row.attempts, 1);
+    }
+    const { series } = await rig.run(make(merge(frozen('encoder'), { data: { pde: { coefficient: 3 } } }), { ...start, optimizer: false }));
+    assert.equal(series.get('loss/train').size, 2);
+});
+
 test('presets have the parameters of the reference implementation', async () => {
     for (const [preset, count] of [['pinnsformer', 453561], ['pinn_micro', 33641]]) {
         const { plan } = await rig.daemon.post('/api/v1/jobs?dry_run=1', { model: { preset }, data: { dataset: 'pde_convection' }, train: { steps: 1 } });

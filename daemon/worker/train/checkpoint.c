@@ -17,7 +17,7 @@
 #include "kernels/base/file.h"
 
 #define FORMAT "1"
-#define META_MAX 96
+#define META_MAX 192
 #define DIGEST_KEY "\"polyd.sha256\":\""
 #define ZEROS "0000000000000000000000000000000000000000000000000000000000000000"
 
@@ -190,7 +190,7 @@ static enum pd_err build_header(const struct train_tensor *tensors, size_t count
     struct state_text text;
     enum pd_err err;
 
-    if (meta_count + STATE_KEYS + 2 > META_MAX)
+    if (3 + STATE_KEYS + meta_count > META_MAX)
         return pd_fail(why, PD_ERR_LIMIT, "too much metadata");
     st = calloc(count + 1, sizeof *st);
     if (!st)

@@ -219,6 +219,10 @@ static enum pd_err list_meta(struct contents *c, struct pd_why *why)
     c->meta[c->meta_count++] = (struct data_st_meta_item){"polyd.trajectory", setup->trajectory};
     add_meta(c, "polyd.seed", "%lld", (long long)s->config->train.seed);
     add_meta(c, "polyd.optimizer", "%s", setup->optim->graph.name);
+    if (setup->optim->searches) {
+        c->meta[c->meta_count++] = (struct data_st_meta_item){TRAIN_SEARCH_LOSS, setup->search_loss};
+        c->meta[c->meta_count++] = (struct data_st_meta_item){TRAIN_SEARCH_PARAMS, setup->search_params};
+    }
     add_meta(c, "polyd.best_metric", "%s", setup->best_metric);
     if (setup->judge_averages)
         add_meta(c, "polyd.serve", "ema");
@@ -378,17 +382,20 @@ enum pd_err contents_read(struct contents *c, const char *path, bool resumes, st
     return err;
 }
 
-/* An optimiser's state of the whole vector of parameters needs all of them from the file. */
-static enum pd_err check_whole(const struct train_setup *setup, const bool *taken, struct pd_why *why)
+/* An optimiser's state of the whole vector of parameters needs all of them from the file, and the loss that it is of. */
+static enum pd_err check_whole(const struct train_setup *setup, const struct data_st *st, const bool *taken,
+                               struct pd_why *why)
 {
-    for (size_t i = 0; setup->optim->searches && i < model_trained_count(setup->model); i++)
+    if (!setup->optim->searches)
+        return PD_OK;
+    for (size_t i = 0; i < model_trained_count(setup->model); i++)
         if (!taken[i])
             return pd_fail(
                 why, PD_ERR_INVALID,
                 "#/train/start/optimizer: the state of %s is one of all parameters, and '%.80s' does not "
                 "begin from the file",
                 setup->optim->graph.name, model_param(setup->model, i)->name);
-    return PD_OK;
+    return train_digest_search(setup, st, why);
 }
 
 /* A state of the optimiser. It stays zero if its parameter does not begin from the file or has none there. */
@@ -419,7 +426,7 @@ static enum pd_err start_optimiser(struct contents *c, const struct data_st *st,
     enum pd_err err = start_states(c->session, st, ret_applied, why);
 
     if (err == PD_OK)
-        err = check_whole(setup, taken, why);
+        err = check_whole(setup, st, taken, why);
     for (size_t i = model_param_count(setup->model); err == PD_OK && i < c->tensor_count; i++)
         for (int k = 0; err == PD_OK && k < setup->optim->graph.states; k++) {
             struct train_tensor *t = &c->tensors[i];

@@ -1,6 +1,7 @@
 /* daemon/worker/train/digest.c: what a checkpoint must have in common with the run that goes on from it. */
 #include "daemon/digest/digest.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,9 +86,34 @@ static enum pd_err set_trajectory(const struct train_setup *s, const char *docum
     return err;
 }
 
+/* A search along lines keeps differences of one loss's gradients, by the place of each parameter in one vector. */
+static void set_search(struct train_setup *s, const struct job_config *c)
+{
+    const struct job_data *d = &c->data;
+    uint8_t digest[DIGEST_SHA256_BYTES];
+    struct digest_sha256 names;
+
+    if (!s->optim || !s->optim->searches)
+        return;
+    snprintf(s->search_loss, sizeof s->search_loss,
+             "%s, coefficient %.17g, step %.17g, grid %lld x %lld, derivatives by %s",
+             job_dataset_info(d->dataset)->name, d->coefficient, d->pde_step, (long long)d->grid[0],
+             (long long)d->grid[1], c->train.pinn_derivative == JOB_PINN_JVP_SHIFT ? "jvp_shift" : "vjp_sum");
+    digest_sha256_init(&names);
+    for (size_t i = 0; i < model_trained_count(s->model); i++) {
+        const char *name = model_param(s->model, i)->name;
+
+        digest_sha256_update(&names, name, strlen(name) + 1);
+    }
+    digest_sha256_final(&names, digest);
+    digest_hex(digest, sizeof digest, s->search_params);
+}
+
 enum pd_err train_digest_set(struct train_setup *s, const struct job_config *c, struct pd_why *why)
 {
     enum pd_err err = set_trajectory(s, c->trajectory, s->trajectory, why);
+
+    set_search(s, c);
 
     if (err == PD_OK)
         err = set_trajectory(s, c->earlier_trajectory, s->earlier_trajectory, why);
@@ -111,11 +137,12 @@ static void forget_initial(struct model_attention *a, const struct model_attenti
         a->scale_value = own->scale_value;
 }
 
-enum pd_err train_digest_function(const struct train_setup *s, const struct data_st *st, struct pd_why *why)
+/* *ret_key: a setting that makes the checkpoint's function another one; NULL: there is none. */
+static enum pd_err function_differs(const struct train_setup *s, const struct data_st *st,
+                                    const char **ret_key, struct pd_why *why)
 {
     const struct model_spec *own = model_spec(s->model);
     struct model_spec spec;
-    const char *key;
     enum pd_err err = model_spec_from_meta(st, &spec, why);
 
     if (err != PD_OK)
@@ -125,11 +152,47 @@ enum pd_err train_digest_function(const struct train_setup *s, const struct data
         spec.attention.n_for_scale = own->attention.n_for_scale;
     forget_initial(&spec.attention, &own->attention);
     forget_initial(&spec.class_attention, &own->class_attention);
-    key = model_spec_differs(&spec, own);
+    *ret_key = model_spec_differs(&spec, own);
+    return PD_OK;
+}
+
+enum pd_err train_digest_function(const struct train_setup *s, const struct data_st *st, struct pd_why *why)
+{
+    const char *key = NULL;
+    enum pd_err err = function_differs(s, st, &key, why);
+
     return key ? pd_fail(
                      why, PD_ERR_VERSION,
                      "another version wrote the checkpoint: its '%s' is not what this version makes of the "
                      "run's document",
                      key)
-               : PD_OK;
+               : err;
+}
+
+enum pd_err train_digest_search(const struct train_setup *s, const struct data_st *st, struct pd_why *why)
+{
+    const char *loss = data_st_meta(st, TRAIN_SEARCH_LOSS), *params = data_st_meta(st, TRAIN_SEARCH_PARAMS),
+               *key = NULL, *const pointer = "#/train/start/optimizer";
+    enum pd_err err = function_differs(s, st, &key, why);
+
+    if (err != PD_OK)
+        return err;
+    if (!loss || !params)
+        return pd_fail(why, PD_ERR_INVALID,
+                       "%s: the file does not say of which loss its state of %s is; use false", pointer,
+                       s->optim->graph.name);
+    if (strcmp(loss, s->search_loss) != 0)
+        return pd_fail(why, PD_ERR_INVALID,
+                       "%s: the file's state of %s is of another loss (%s) than this run's (%s); use false",
+                       pointer, s->optim->graph.name, loss, s->search_loss);
+    if (key)
+        return pd_fail(
+            why, PD_ERR_INVALID,
+            "%s: the file's state of %s is of another network: its '%s' is not that of this run; use false",
+            pointer, s->optim->graph.name, key);
+    if (strcmp(params, s->search_params) != 0)
+        return pd_fail(why, PD_ERR_INVALID,
+                       "%s: the file's state of %s is of other trained parameters (train.freeze); use false",
+                       pointer, s->optim->graph.name);
+    return PD_OK;
 }

@@ -63,6 +63,8 @@ struct train_setup {
     char trajectory[TRAIN_DIGEST_SIZE];         /* digest of everything that determines the run's numbers */
     char earlier_trajectory[TRAIN_DIGEST_SIZE]; /* the same of the document's earlier_trajectory */
     char old_trajectory[TRAIN_DIGEST_SIZE];     /* the same in the form of checkpoints before 2026-11 */
+    /* of an optimiser that searches along lines: its loss in words, and the digest of the trained parameters' names; else "" */
+    char search_loss[200], search_params[TRAIN_DIGEST_SIZE];
 };
 
 /* Opens the data and creates the model. PD_ERR_UNSUPPORTED: this build cannot do it. `rank`: one of /resources/slots.
@@ -102,6 +104,13 @@ bool train_digest_fits(const struct train_setup *s, const struct data_st *st);
  * PD_ERR_VERSION names the setting that another version made otherwise. */
 PD_NODISCARD enum pd_err train_digest_function(const struct train_setup *s, const struct data_st *st,
                                                struct pd_why *why);
+/* Metadata of a checkpoint whose optimiser searches along lines: search_loss and search_params of its run. */
+#define TRAIN_SEARCH_LOSS "polyd.optim.loss"
+#define TRAIN_SEARCH_PARAMS "polyd.optim.params"
+/* Whether the checkpoint's state of such an optimiser is of this run's loss, network and trained parameters.
+ * PD_ERR_INVALID names #/train/start/optimizer. */
+PD_NODISCARD enum pd_err train_digest_search(const struct train_setup *s, const struct data_st *st,
+                                             struct pd_why *why);
 
 /* plan.c: sets keep_activations by train.recompute. `auto` on a GPU: true if the forecast without recomputation is at most
  * TRAIN_KEEP_PERCENT of memory_bytes; false on a CPU, whose memory other runs share, and if memory_bytes is unknown (0). */

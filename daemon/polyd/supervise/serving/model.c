@@ -254,7 +254,7 @@ int64_t model_next_record(const struct serving *s, const char *model, int64_t af
     return found;
 }
 
-/* Nobody waits for a disk: they hear what is and what is not. */
+/* Clients do not wait for a disk that refuses writes: the error says what is loaded and what is not recorded. */
 static void answer_unrecorded(struct serving *s)
 {
     struct pd_why health, why;

@@ -5,6 +5,7 @@
  *   pic...        takes "image" BYTES [1]; y is its length and first three bytes
  *   other names   a classifier with input "x" FP32 [-1,4] and outputs "y" (the same numbers) and "class"
  *   ...-slow      20 ms per token, or 300 ms per inference
+ *   ...-never     no answer to an inference before the client cancels
  *   ...-full      PD_ERR_BUSY
  *   ...-loading   PD_ERR_CLOSED
  *   ...-deaf      no answer before sup_stop, even if the client cancels; then the whole answer, like the last
@@ -672,7 +673,9 @@ enum pd_err sup_infer(struct sup *s, const struct sup_infer *req, uint64_t *ret_
             j->bytes = req->tensors[0].bytes;
             j->rank = req->tensors[0].rank;
             memcpy(j->shape, req->tensors[0].shape, sizeof j->shape);
-            j->due_us = pd_clock_mono_us() + (has(req->model, "-slow") ? 300000 : 0);
+            j->due_us = has(req->model, "-never")
+                            ? INT64_MAX
+                            : pd_clock_mono_us() + (has(req->model, "-slow") ? 300000 : 0);
         }
     }
     pthread_mutex_unlock(&s->lock);

@@ -48,14 +48,16 @@ static void ask_plans(struct fixture *f, struct planned *p, const char *document
         assert_int_equal(sup_plan(f->sup, &asked, &why), PD_OK);
 }
 
-/* A worker that counts how often it is started, takes a while, and refuses the document "bad". */
+/* A worker that counts how often it is started, answers once the file "answer" exists, and refuses the document
+ * "bad". */
 static void test_plans_one_planner_answers_all_who_wait_for_the_same(void **state)
 {
-    static const char script[] = "#!/bin/sh\necho >>\"${0%/*}/started\"\nread -r document\nsleep 0.3\n"
+    static const char script[] = "#!/bin/sh\necho >>\"${0%/*}/started\"\nread -r document\n"
+                                 "while [ ! -e \"${0%/*}/answer\" ]; do sleep 0.02; done\n"
                                  "[ \"$document\" != bad ] || exit 3\necho '{\"total_bytes\":5}'\n";
     struct fixture *f = *state;
     struct planned p = {.lock = PTHREAD_MUTEX_INITIALIZER};
-    char worker[96], started[96];
+    char worker[96], started[96], answer[96];
     struct pd_why why;
     struct pd_buf text;
     FILE *out;
@@ -63,6 +65,7 @@ static void test_plans_one_planner_answers_all_who_wait_for_the_same(void **stat
     all_down(f);
     snprintf(worker, sizeof worker, "%s/planner", f->dir);
     snprintf(started, sizeof started, "%s/started", f->dir);
+    snprintf(answer, sizeof answer, "%s/answer", f->dir);
     out = fopen(worker, "w");
     assert_non_null(out);
     fputs(script, out);
@@ -74,6 +77,7 @@ static void test_plans_one_planner_answers_all_who_wait_for_the_same(void **stat
     ask_plans(f, &p, "good\n", "d1", 6); /* one process, and one for those who asked while it ran */
     ask_plans(f, &p, "good\n", "d2", 1);
     ask_plans(f, &p, "bad\n", "d3", 3); /* an error may be of what the digest leaves out: each for itself */
+    assert_int_equal(pd_file_replace(answer, "", 0, 0600, &why), PD_OK);
     for (int i = 0; i < 2000; i++) {
         bool all;
 

@@ -19,7 +19,7 @@ static void test_supervise_gang_that_never_fits_fails_with_a_reason(void **state
     struct fixture *f = *state;
     struct ids ids = submit(f, (struct ids){.slots = 3});
 
-    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 5).outcome, JOB_OUTCOME_FAILED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_FAILED);
     assert_non_null(strstr(run_reason, "can never be free"));
 }
 
@@ -33,14 +33,14 @@ static void test_supervise_queue_says_why(void **state)
     a = submit(f, (struct ids){.slots = 2});
     await_step(f, a.run, 5);
     b = submit(f, (struct ids){0});
-    for (int i = 0; i < 400 && !sup_queue_get(f->sup, b.run, &info); i++)
+    for (int i = 0; i < 4000 && !sup_queue_get(f->sup, b.run, &info); i++)
         pause_ms(5);
     assert_string_equal(info.reason, "waiting for a CPU slot: all are in use");
     assert_int_equal(info.position, 1);
     call(f, cancel_apply, &b);
-    await(f, b.run, JOB_RUN_ENDED, 5);
+    await(f, b.run, JOB_RUN_ENDED, 20);
     call(f, cancel_apply, &a);
-    await(f, a.run, JOB_RUN_ENDED, 5);
+    await(f, a.run, JOB_RUN_ENDED, 20);
 }
 
 /* Two slots share one memory: what does not fit beside the one that runs waits until it has ended, also over
@@ -58,19 +58,19 @@ static void test_supervise_memory_of_plans_is_not_promised_twice(void **state)
     a = submit(f, (struct ids){.plan_bytes = machine / 10 * 6});
     await_step(f, a.run, 5);
     b = submit(f, (struct ids){.plan_bytes = machine / 10 * 5});
-    for (int i = 0; i < 400 && !sup_queue_get(f->sup, b.run, &info); i++)
+    for (int i = 0; i < 4000 && !sup_queue_get(f->sup, b.run, &info); i++)
         pause_ms(5);
     if (!strstr(info.reason, "waiting for memory: its plan needs"))
         fail_msg("%s", info.reason);
     c = submit(f, (struct ids){.plan_bytes = machine / 10});
-    for (int i = 0; i < 400 && !sup_queue_get(f->sup, c.run, &info); i++)
+    for (int i = 0; i < 4000 && !sup_queue_get(f->sup, c.run, &info); i++)
         pause_ms(5);
     assert_string_equal(info.reason,
                         "waiting for an earlier run, which needs more slots or memory, to start");
     f->sup = sup_stop(f->sup);
     sup_up(f);
     await_step(f, a.run, 50);
-    for (int i = 0; i < 400 && !sup_queue_get(f->sup, b.run, &info); i++)
+    for (int i = 0; i < 4000 && !sup_queue_get(f->sup, b.run, &info); i++)
         pause_ms(5);
     assert_non_null(strstr(info.reason, "waiting for memory"));
     /* what a submission would meet */

@@ -66,7 +66,7 @@ static void test_supervise_cancel_is_graceful(void **state)
     ids = submit(f, (struct ids){0});
     await_step(f, ids.run, 10);
     assert_int_equal(call(f, cancel_apply, &ids), PD_OK);
-    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 5).outcome, JOB_OUTCOME_CANCELLED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_CANCELLED);
     look_at_attempts(f, ids.run);
     assert_int_equal(last_cause, JOB_CAUSE_CANCELLED);
     await_no_process(f);
@@ -88,7 +88,7 @@ static void test_supervise_cancel_kills_who_does_not_listen(void **state)
     await_step(f, ids.run, 5);
     assert_true(marked(f, NULL, 0) >= 3); /* shim, worker, and what it left behind */
     assert_int_equal(call(f, cancel_apply, &ids), PD_OK);
-    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 5).outcome, JOB_OUTCOME_CANCELLED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_CANCELLED);
     await_no_process(f);
 }
 
@@ -188,17 +188,20 @@ static void test_supervise_unmarked_folder_of_a_run_at_work_gets_its_marker(void
     struct fixture *f = *state;
     struct ids ids;
     char path[256];
+    pid_t pid;
 
-    set("POLYD_SELFTEST_STEPS", 1500);
+    set("POLYD_SELFTEST_STEPS", 4000);
     ids = submit(f, (struct ids){.max_restarts = 3});
     await_step(f, ids.run, 50);
     assert_true(holds(f, "runs/1/run-id", store_writer_uuid(f->w)));
     snprintf(path, sizeof path, "%s/runs/1/run-id", f->dir);
     assert_int_equal(unlink(path), 0);
-    kill(worker_pid(f, false), SIGKILL);
-    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);
+    pid = worker_pid(f, false);
+    assert_true(pid > 0);
+    kill(pid, SIGKILL);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 60).outcome, JOB_OUTCOME_SUCCEEDED);
     assert_true(holds(f, "runs/1/run-id", "polyd run 1 of store "));
-    check_series(f, ids.run, 1500);
+    check_series(f, ids.run, 4000);
 }
 
 struct began {
@@ -222,13 +225,15 @@ static void test_supervise_worker_adopted_before_its_assignment_resumes(void **s
     struct ids ids;
     struct pd_why why;
     char path[128];
-    pid_t pids[8];
+    pid_t pid, pids[8];
 
     set("POLYD_SELFTEST_STEPS", 1500);
     ids = submit(f, (struct ids){.max_restarts = 3});
     await_step(f, ids.run, 50);
     all_down(f);
-    kill(worker_pid(f, false), SIGKILL);
+    pid = worker_pid(f, false);
+    assert_true(pid > 0);
+    kill(pid, SIGKILL);
     await_no_process(f);
     store_up(f);
     sup_up(f);
@@ -274,17 +279,18 @@ static void test_supervise_stopped_worker_counts_as_hang(void **state)
     pid_t pid;
 
     all_down(f);
-    f->o.hang_us = 1500000;
+    f->o.hang_us = 3000000; /* more than between two heartbeats */
     store_up(f);
     sup_up(f);
     set("POLYD_SELFTEST_STEPS", 1500);
     ids = submit(f, (struct ids){.max_restarts = 3});
     await_step(f, ids.run, 50);
     pid = worker_pid(f, false);
+    assert_true(pid > 0);
     kill(pid, SIGSTOP);
-    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 60).outcome, JOB_OUTCOME_SUCCEEDED);
     sup_stats(f->sup, &stats);
-    assert_int_equal(stats.hangs, 1);
+    assert_true(stats.hangs >= 1);
     check_series(f, ids.run, 1500);
 }
 
@@ -296,23 +302,26 @@ static void test_supervise_hang_counts_from_the_last_word(void **state)
     struct sup_stats stats = {0};
     struct ids ids;
     int64_t from_us;
+    pid_t pid;
 
     all_down(f);
     f->o.hang_us = 12000000;
     store_up(f);
     sup_up(f);
-    set("POLYD_SELFTEST_STEPS", 1500);
+    set("POLYD_SELFTEST_STEPS", 4000);
     ids = submit(f, (struct ids){.max_restarts = 3});
     await_step(f, ids.run, 50);
-    kill(worker_pid(f, false), SIGSTOP);
+    pid = worker_pid(f, false);
+    assert_true(pid > 0);
+    kill(pid, SIGSTOP);
     from_us = pd_clock_mono_us();
     while (!stats.hangs && pd_clock_mono_us() - from_us < 30000000) {
         pause_ms(50);
         sup_stats(f->sup, &stats);
     }
     assert_in_range(pd_clock_mono_us() - from_us, 9000000, 19000000);
-    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);
-    check_series(f, ids.run, 1500);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 60).outcome, JOB_OUTCOME_SUCCEEDED);
+    check_series(f, ids.run, 4000);
 }
 
 /* A disk that refuses makes the daemon stop listening; the worker, which waits, does not hang. */
@@ -326,7 +335,7 @@ static void test_supervise_worker_that_waits_for_the_disk_does_not_hang(void **s
     struct pd_why why;
 
     all_down(f);
-    f->o.hang_us = 1500000;
+    f->o.hang_us = 3000000; /* more than between two heartbeats, less than the disk refuses */
     assert_int_equal(store_writer_start(&o, &f->w, &why), PD_OK);
     assert_int_equal(store_open_reader(store_writer_path(f->w), &f->s, &why), PD_OK);
     sup_up(f);
@@ -490,6 +499,7 @@ static void test_supervise_retry_renews_the_restarts_of_a_working_run(void **sta
 {
     struct fixture *f = *state;
     struct ids ids;
+    pid_t pid;
 
     set("POLYD_SELFTEST_STEPS", 100000);
     set("POLYD_SELFTEST_EVERY", 0);
@@ -498,14 +508,18 @@ static void test_supervise_retry_renews_the_restarts_of_a_working_run(void **sta
     await_step(f, ids.run, 30); /* of the second attempt, which may not fail */
     assert_int_equal(run_now(f, ids.run).restarts, 1);
     assert_int_equal(call(f, retry_apply, &ids), PD_OK);
-    kill(worker_pid(f, false), SIGKILL);
+    pid = worker_pid(f, false);
+    assert_true(pid > 0);
+    kill(pid, SIGKILL);
     for (int i = 0;
          i < 2000 && run_now(f, ids.run).attempts < 3 && run_now(f, ids.run).state != JOB_RUN_ENDED; i++)
         pause_ms(5);
     assert_int_equal(run_now(f, ids.run).attempts, 3);
     assert_int_equal(run_now(f, ids.run).restarts, 1);
     await_step(f, ids.run, 5);
-    kill(worker_pid(f, false), SIGKILL); /* and no more than that */
+    pid = worker_pid(f, false);
+    assert_true(pid > 0);
+    kill(pid, SIGKILL); /* and no more than that */
     assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_FAILED);
     assert_non_null(strstr(run_reason, "attempt 3, no restarts left"));
 }
@@ -580,7 +594,7 @@ static void test_supervise_pause_and_resume(void **state)
     ids = submit(f, (struct ids){0});
     await_step(f, ids.run, 30);
     assert_int_equal(call(f, pause_apply, &ids), PD_OK);
-    await(f, ids.run, JOB_RUN_PAUSED, 5);
+    await(f, ids.run, JOB_RUN_PAUSED, 20);
     await_no_process(f);
     assert_int_equal(call(f, resume_apply, &ids), PD_OK);
     assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);

@@ -156,7 +156,7 @@ export class Host {
         assert.equal(this.child.exitCode, 0, `exit status; ${this.stderr}`);
         assert.doesNotMatch(this.stderr, /Sanitizer|runtime error/);
         if (!this.keep)
-            rmSync(this.dir, { recursive: true, force: true });
+            rmSync(this.dir, { recursive: true, force: true, maxRetries: 5, retryDelay: 100 });
     }
 
     /**
@@ -319,7 +319,7 @@ export class Daemon extends Host {
         this.child.kill('SIGTERM');
         assert.equal(await this.exit, 0, this.stderr);
         if (!keep)
-            rmSync(this.dir, { recursive: true, force: true });
+            rmSync(this.dir, { recursive: true, force: true, maxRetries: 5, retryDelay: 100 });
     }
 }
 

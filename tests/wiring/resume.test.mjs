@@ -2,7 +2,7 @@
 // knows of no stop.
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { until } from '../lib/daemon.mjs';
@@ -20,11 +20,28 @@ const long = more => imageJob({
 });
 
 const now = id => rig.daemon.get(`/api/v1/runs/${id}`);
-const reach = (id, step) => until(`step ${step}`, async () => {
+const folder = id => path.join(rig.daemon.stateDir, 'runs', String(id), 'checkpoints');
+const fileOf = step => `step-${String(step).padStart(12, '0')}.safetensors`;
+const goesOn = async id => {
     const run = await now(id);
-    assert.notEqual(run.state, 'ended', `the run was over before the test came in between: ${run.reason}`);
-    return run.step >= step && run;
+    if (run.state === 'ended')
+        throw Object.assign(new Error(`the run was over before the test came in between: ${run.reason}`), { final: true });
+    return run;
+};
+
+/** Waits for the file of a checkpoint: it is there at once, while progress is reported twice a second. */
+const written = (id, step) => until(`the checkpoint of step ${step}`, async () => {
+    if (existsSync(path.join(folder(id), fileOf(step))))
+        return true;
+    await goesOn(id);
+    return false;
 }, { every: 5 });
+const reach = (id, step) => until(`step ${step}`, async () => (await goesOn(id)).step >= step, { every: 5 });
+
+async function pause(job, id) {
+    await rig.daemon.post(`/api/v1/jobs/${job}/pause`);
+    await until('the pause', async () => (await now(id)).state === 'paused', { every: 10 });
+}
 
 /** Everything but validation, which the reference leaves out. */
 async function holds(id, job, tolerance = 1e-9) {
@@ -38,12 +55,11 @@ async function holds(id, job, tolerance = 1e-9) {
 }
 
 test('a run that was paused and resumed', { timeout: 120000 }, async () => {
-    const job = long(), { run: id } = await rig.daemon.submit(job);
-    const { job_id: jobId } = await reach(id, 7);
-    await rig.daemon.post(`/api/v1/jobs/${jobId}/pause`);
-    await until('the pause', async () => (await now(id)).state === 'paused', { every: 10 });
+    const job = long(), { job: jobId, run: id } = await rig.daemon.submit(job);
+    await written(id, 6);
+    await pause(jobId, id);
     const { step } = await now(id);
-    assert.ok(step >= 7 && step < 40, `paused at step ${step}`);
+    assert.ok(step >= 6 && step < 40, `paused at step ${step}`);
     await rig.daemon.post(`/api/v1/jobs/${jobId}/resume`);
     const run = await holds(id, job);
     assert.equal(run.attempts, 2);
@@ -60,11 +76,11 @@ function writtenAgain(file, change = bytes => { bytes[bytes.length - 8] ^= 1; })
 }
 
 test('a file that polyd has another digest of is recorded again when a run resumes from it', { timeout: 120000 }, async () => {
-    const { run: id } = await rig.daemon.submit(long({ train: { checkpoint_every: { steps: 1000 } } })), { job_id: jobId } = await reach(id, 3);
-    await rig.daemon.post(`/api/v1/jobs/${jobId}/pause`);
-    await until('the pause', async () => (await now(id)).state === 'paused', { every: 10 });
+    const { job: jobId, run: id } = await rig.daemon.submit(long());
+    await written(id, 3);
+    await pause(jobId, id);
     const list = async () => (await rig.daemon.get(`/api/v1/runs/${id}/checkpoints`)).checkpoints, [{ step, digest }] = await list();
-    const again = writtenAgain(path.join(rig.daemon.stateDir, 'runs', String(id), 'checkpoints', `step-${String(step).padStart(12, '0')}.safetensors`));
+    const again = writtenAgain(path.join(folder(id), fileOf(step)));
     assert.notEqual(again, digest);
     await rig.daemon.post(`/api/v1/jobs/${jobId}/resume`);
     await rig.daemon.reach(id, 'succeeded');
@@ -72,12 +88,12 @@ test('a file that polyd has another digest of is recorded again when a run resum
 });
 
 test('a checkpoint whose network this version makes otherwise fails the run at once', { timeout: 120000 }, async () => {
-    const { run: id } = await rig.daemon.submit(long({ attention: { activation: 'poly', degree: 3, scale: 'fixed' }, train: { checkpoint_every: { steps: 1000 } } }));
-    const { job_id: jobId } = await reach(id, 3);
-    await rig.daemon.post(`/api/v1/jobs/${jobId}/pause`);
-    await until('the pause', async () => (await now(id)).state === 'paused', { every: 10 });
+    // The checkpoint of the pause is the only one: the run is long enough to be paused before it writes another.
+    const { job: jobId, run: id } = await rig.daemon.submit(long({ attention: { activation: 'poly', degree: 3, scale: 'fixed' }, train: { steps: 100000, checkpoint_every: { steps: 100000 } } }));
+    await reach(id, 3);
+    await pause(jobId, id);
     const [{ step }] = (await rig.daemon.get(`/api/v1/runs/${id}/checkpoints`)).checkpoints, degree = '"polyd.model.degree":"';
-    writtenAgain(path.join(rig.daemon.stateDir, 'runs', String(id), 'checkpoints', `step-${String(step).padStart(12, '0')}.safetensors`), bytes => {
+    writtenAgain(path.join(folder(id), fileOf(step)), bytes => {
         assert.equal(bytes.write(`${degree}5`, bytes.indexOf(`${degree}3`)), degree.length + 1);
     });
     await rig.daemon.post(`/api/v1/jobs/${jobId}/resume`);
@@ -89,10 +105,9 @@ test('a checkpoint whose network this version makes otherwise fails the run at o
 
 test('a Swin that was paused and resumed', { timeout: 120000 }, async () => {
     const job = swinJob(merge(long(), { model: { arch: 'swin', width: undefined, depth: undefined, heads: undefined, patch: 2 },
-        attention: { activation: 'poly', scale: 'learned', dropout: 0.2 }, train: { drop_path: 0.3 } })), { run: id } = await rig.daemon.submit(job);
-    const { job_id: jobId } = await reach(id, 5);
-    await rig.daemon.post(`/api/v1/jobs/${jobId}/pause`);
-    await until('the pause', async () => (await now(id)).state === 'paused', { every: 10 });
+        attention: { activation: 'poly', scale: 'learned', dropout: 0.2 }, train: { drop_path: 0.3 } })), { job: jobId, run: id } = await rig.daemon.submit(job);
+    await written(id, 6);
+    await pause(jobId, id);
     await rig.daemon.post(`/api/v1/jobs/${jobId}/resume`);
     const run = await holds(id, job);
     assert.equal(run.attempts, 2);
@@ -100,10 +115,9 @@ test('a Swin that was paused and resumed', { timeout: 120000 }, async () => {
 
 test('an XCiT that was paused and resumed, buffers included', { timeout: 120000 }, async () => {
     const job = xcitJob(merge(long(), { model: { arch: 'xcit' }, attention: { activation: 'poly', scale: 'learned', dropout: 0.2 },
-        train: { drop_path: 0.3, accumulation: 2 } })), { run: id } = await rig.daemon.submit(job);
-    const { job_id: jobId } = await reach(id, 5);
-    await rig.daemon.post(`/api/v1/jobs/${jobId}/pause`);
-    await until('the pause', async () => (await now(id)).state === 'paused', { every: 10 });
+        train: { drop_path: 0.3, accumulation: 2 } })), { job: jobId, run: id } = await rig.daemon.submit(job);
+    await written(id, 6);
+    await pause(jobId, id);
     await rig.daemon.post(`/api/v1/jobs/${jobId}/resume`);
     const run = await holds(id, job);
     assert.equal(run.attempts, 2);
@@ -111,10 +125,9 @@ test('an XCiT that was paused and resumed, buffers included', { timeout: 120000 
 
 test('a Nystromformer that was paused and resumed', { timeout: 120000 }, async () => {
     const job = nystromJob({ data: { split: { train: 60, val: 4000, test: 5 } }, model: { depth: 1 }, diagnostics: { every: 0 }, attention: { activation: 'poly', scale: 'learned' },
-        train: { ...long().train, accumulation: 2 } }), { run: id } = await rig.daemon.submit(job);
-    const { job_id: jobId } = await reach(id, 5);
-    await rig.daemon.post(`/api/v1/jobs/${jobId}/pause`);
-    await until('the pause', async () => (await now(id)).state === 'paused', { every: 10 });
+        train: { ...long().train, accumulation: 2 } }), { job: jobId, run: id } = await rig.daemon.submit(job);
+    await written(id, 6);
+    await pause(jobId, id);
     await rig.daemon.post(`/api/v1/jobs/${jobId}/resume`);
     const run = await holds(id, job, 1e-7); // the pseudo-inverse enlarges differences of rounding
     assert.equal(run.attempts, 2);
@@ -122,7 +135,7 @@ test('a Nystromformer that was paused and resumed', { timeout: 120000 }, async (
 
 test('a run whose worker was killed goes on from its last checkpoint', { timeout: 120000 }, async () => {
     const job = long({ train: { optimizer: { name: 'msgdw', lr: 0.05 }, accumulation: 2, seed: 4 } }), { run: id } = await rig.daemon.submit(job);
-    await reach(id, 10);
+    await written(id, 9);
     rig.kill();
     const run = await holds(id, job);
     assert.equal(run.attempts, 2);
@@ -149,7 +162,7 @@ test('a formula with three scalars: two runs, two threads, and a run that was ki
     sameBits(plain, await rig.run(scalars()));
     sameBits(plain, await rig.run(scalars({ resources: { threads: 2 } })));
     const { run: id } = await rig.daemon.submit(scalars());
-    await reach(id, 8);
+    await written(id, 6);
     rig.kill();
     const killed = await rig.collect(id);
     assert.equal(killed.run.attempts, 2);

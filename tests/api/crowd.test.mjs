@@ -83,7 +83,7 @@ test('bodies that come slowly make place for a request', { timeout: 60000 }, () 
 
 test('a client that has just come is not replaced by those that come after it', { timeout: 60000 }, () => crowd(['--server.max_connections=20'], async host => {
     const bodies = await many(host, 19, slowBody);
-    await sleep(700); /* new as connections go, but no longer just begun */
+    await sleep(1200); /* new as connections go, but no longer just begun */
     const fresh = await idle(host);
     const later = [await idle(host), await idle(host), await idle(host)];
     fresh.socket.write('GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n');

@@ -42,7 +42,7 @@ async function end() {
     machine.remove();
 }
 
-async function until(check, ms = 20000) {
+async function until(check, ms = 60000) {
     const limit = Date.now() + ms;
     for (;;) {
         const found = await check();
@@ -57,7 +57,7 @@ const devices = async () => (await host.get('/api/v1/devices')).json;
 const device = async name => (await devices()).devices.find(d => d.name === name);
 const cuda = (slots = 1, more = {}) => tinyJob({ resources: { device: 'cuda', slots }, ...more });
 
-test('eight GPUs: all that the driver tells', { skip, timeout: 60000 }, async () => {
+test('eight GPUs: all that the driver tells', { skip, timeout: 180000 }, async () => {
     await begin([...Array(7).keys()].map(i => gpu(i)).concat(gpu(7, { util: 97, memutil: 41, temp: 66, power: 512300, used: 81234567890, ecc: '3,1', proc: '4711:80634567890' })));
     const { devices: all, driver } = await devices();
     assert.deepEqual(all.map(d => d.name), ['cpu:0', 'cuda:0', 'cuda:1', 'cuda:2', 'cuda:3', 'cuda:4', 'cuda:5', 'cuda:6', 'cuda:7']);
@@ -81,7 +81,7 @@ test('eight GPUs: all that the driver tells', { skip, timeout: 60000 }, async ()
     await end();
 });
 
-test('a dry run names the GPUs that it would get; gpus: n is short', { skip, timeout: 60000 }, async () => {
+test('a dry run names the GPUs that it would get; gpus: n is short', { skip, timeout: 180000 }, async () => {
     await begin([gpu(0), gpu(1, { proc: '99' }), gpu(2)]);
     const one = (await host.post('/api/v1/jobs?dry_run=1', cuda())).json;
     assert.deepEqual(one.queue, { position: 1, reason: 'would start at once', devices: ['cuda:0'] });
@@ -98,7 +98,7 @@ test('a dry run names the GPUs that it would get; gpus: n is short', { skip, tim
     await end();
 });
 
-test('a run holds its GPU; an operator takes another out and puts it back', { skip, timeout: 60000 }, async () => {
+test('a run holds its GPU; an operator takes another out and puts it back', { skip, timeout: 180000 }, async () => {
     await begin([gpu(0), gpu(1)]);
     const job = await host.post('/api/v1/jobs', cuda());
     assert.equal(job.status, 201, job.text);
@@ -137,7 +137,7 @@ test('a run holds its GPU; an operator takes another out and puts it back', { sk
     await end();
 });
 
-test('an error that the driver reports drains the GPU, and its run goes on elsewhere', { skip, timeout: 60000 }, async () => {
+test('an error that the driver reports drains the GPU, and its run goes on elsewhere', { skip, timeout: 180000 }, async () => {
     await begin([gpu(0), gpu(1)]);
     await host.post('/api/v1/jobs', cuda());
     const first = await until(async () => (await devices()).devices.find(d => d.kind === 'cuda' && d.run_id));
@@ -154,7 +154,7 @@ test('an error that the driver reports drains the GPU, and its run goes on elsew
     await end();
 });
 
-test('a GPU that goes takes no run with it, and is used again when it comes back', { skip, timeout: 60000 }, async () => {
+test('a GPU that goes takes no run with it, and is used again when it comes back', { skip, timeout: 180000 }, async () => {
     await begin([gpu(0), gpu(1)]);
     await host.post('/api/v1/jobs', cuda());
     const first = await until(async () => (await devices()).devices.find(d => d.kind === 'cuda' && d.run_id));
@@ -176,7 +176,7 @@ test('a GPU that goes takes no run with it, and is used again when it comes back
     await end();
 });
 
-test('polyd doctor says what is there, and why not', { skip, timeout: 60000 }, () => {
+test('polyd doctor says what is there, and why not', { skip, timeout: 180000 }, () => {
     machine = new Machine([gpu(0, { proc: '4711' }), gpu(1, { code: 15 })]);
     const say = (...flags) => execFileSync(path.join(build, 'bin/polyd'), [...flags, 'doctor'], { encoding: 'utf8', env: { ...process.env, ...machine.env, POLYD_CONFIG: '', POLYD_PLUGIN_DIR: '/nonexistent' } });
     const text = say(`--devices.nvml=${library}`);
@@ -189,7 +189,7 @@ test('polyd doctor says what is there, and why not', { skip, timeout: 60000 }, (
     assert.match(say('--devices.nvml=/nonexistent/libnvidia-ml.so.1'), /^GPUs +none: .*cannot be loaded/m);
 });
 
-test('no GPU: jobs for one are refused in a sentence, and the others run', { skip, timeout: 60000 }, async () => {
+test('no GPU: jobs for one are refused in a sentence, and the others run', { skip, timeout: 180000 }, async () => {
     await begin([], ['--devices.nvml=/nonexistent/libnvidia-ml.so.1']);
     const { devices: all, driver } = await devices();
     assert.deepEqual(all.map(d => d.name), ['cpu:0']);
@@ -209,7 +209,7 @@ test('no GPU: jobs for one are refused in a sentence, and the others run', { ski
     await end();
 });
 
-test('GPUs, but a worker that cannot use them: refused in a sentence', { skip, timeout: 60000 }, async () => {
+test('GPUs, but a worker that cannot use them: refused in a sentence', { skip, timeout: 180000 }, async () => {
     await begin([gpu(0)], [], { POLYD_PLUGIN_DIR: '/nonexistent' });
     const reply = await host.post('/api/v1/jobs', cuda());
     assert.equal(reply.status, 422);

@@ -219,7 +219,7 @@ test('a run outlives a restart of polyd, and the time that polyd was away is no 
     await sleep(2500); // longer than the silence that loses a run: this time is the test's matter
     host = await Daemon.start(['--runs.silence_s=2'], dir);
     assert.equal((await now(run)).state, 'running');
-    await sleep(1500);
+    await sleep(500); // the daemon looks for silent runs several times in it
     assert.equal((await now(run)).state, 'running');
     assert.equal((await points(run, { key: 'x', step: 2, value: 2 })).status, 200);
     assert.equal((await finish(run, 'failed', { reason: 'no luck' })).json.reason, 'no luck');

@@ -144,7 +144,7 @@ test('events: live, replayed from any id, filtered', async () => {
     const live = await host.events('/api/v1/events').opened;
     assert.equal(live.response.headers['x-accel-buffering'], 'no');
     const job = await submit(host, { name: 'seen live' });
-    await live.until(s => s.events.some(e => e.event === 'job.state' && JSON.parse(e.data).job_id === job.id), 2000);
+    await live.until(s => s.events.some(e => e.event === 'job.state' && JSON.parse(e.data).job_id === job.id));
     const seen = live.events.filter(e => e.event);
     live.close();
     const ids = seen.map(e => Number(e.id));
@@ -171,7 +171,7 @@ test('events: live, replayed from any id, filtered', async () => {
 test('streams hear which runs got points', async () => {
     const stream = await host.events('/api/v1/events').opened;
     await ingest([{ key: 'live', step: 1, value: 1 }]);
-    await stream.until(s => s.events.some(e => e.event === 'metrics' && JSON.parse(e.data).runs.includes(run)), 3000);
+    await stream.until(s => s.events.some(e => e.event === 'metrics' && JSON.parse(e.data).runs.includes(run)));
     assert.ok(stream.events.filter(e => e.event === 'metrics').every(e => e.id === undefined));
     stream.close();
 });
@@ -179,7 +179,7 @@ test('streams hear which runs got points', async () => {
 test('streams deliver the values that were asked for', async () => {
     const stream = await host.events(`/api/v1/events?run=${run}&metric=live/one&metric=live/two&metric=never`).opened;
     await ingest([{ key: 'live/one', step: 7, value: 0.5 }, { key: 'live/two', step: 8, value: 'Infinity' }, { key: 'live/other', step: 9, value: 3 }]);
-    await stream.until(s => s.events.some(e => e.event === 'metrics'), 3000);
+    await stream.until(s => s.events.some(e => e.event === 'metrics'));
     const { runs, values } = JSON.parse(stream.events.find(e => e.event === 'metrics').data);
     assert.deepEqual([runs, Object.keys(values)], [[run], [run]]);
     assert.deepEqual(Object.entries(values[run]).map(([key, p]) => [key, p.step, p.value]), [['live/one', 7, 0.5], ['live/two', 8, 'Infinity']]);
@@ -200,9 +200,9 @@ test('streams of a job or a run deliver what is theirs', async () => {
     }));
     for (const id of [run, mine, second])
         await ingest([{ key: 'k', step: 1, value: 1 }], id);
-    await streams[0].until(() => heard(streams[0]).has(second) && heard(streams[0]).has(mine), 3000);
-    await streams[1].until(s => heard(s).size > 0, 3000);
-    await whole.until(s => heard(s).has(run), 3000);
+    await streams[0].until(() => heard(streams[0]).has(second) && heard(streams[0]).has(mine));
+    await streams[1].until(s => heard(s).size > 0);
+    await whole.until(s => heard(s).has(run));
     assert.deepEqual([...heard(streams[0])].sort(), [mine, second].sort());
     assert.deepEqual([...heard(streams[1])], [second]);
     for (const stream of [whole, ...streams])
@@ -224,8 +224,8 @@ test('streams hear of every run, however many report at once', async () => {
     for (const [step, ids] of [[1, runs], [2, [...runs].reverse()], [3, runs]]) { // the later ones of one order are the earlier ones of the next
         whole.events.length = first.events.length = 0;
         await log(step, ids);
-        await whole.until(s => heard(s).size === runs.length, 3000);
-        await first.until(s => heard(s).size > 0, 3000);
+        await whole.until(s => heard(s).size === runs.length);
+        await first.until(s => heard(s).size > 0);
     }
     assert.ok(whole.events.filter(e => e.event === 'metrics').every(e => JSON.parse(e.data).runs.length <= 64));
     whole.close();

@@ -42,7 +42,7 @@ const unload = model => host.post(`/api/v1/models/${model}/versions/1/unload`);
 const device = async () => (await host.get('/api/v1/devices')).json.devices.find(d => d.name === 'cuda:0');
 
 async function until(check) {
-    const limit = Date.now() + 20000;
+    const limit = Date.now() + 60000;
     for (;;) {
         const found = await check();
         if (found)

@@ -99,6 +99,7 @@ describe('pages', { skip }, () => {
         assert.ok(await again.getByLabel('Log scale').isChecked());
         const steps = Number(/from=(\d+)/.exec(link)[1]);
         await again.locator('[data-panel="loss"] summary').click();
+        await again.locator('[data-panel="loss"] tbody tr').first().waitFor();
         const rows = await again.locator('[data-panel="loss"] tbody tr').allInnerTexts();
         assert.ok(rows.length > 0);
         for (const row of rows)

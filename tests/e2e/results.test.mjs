@@ -414,10 +414,10 @@ describe('results', { skip }, () => {
             });
             const less = width();
             await page.keyboard.press('-');
-            await until('more', async () => width() > 1.8 * less, { limit: 5000 });
+            await until('more', async () => width() > 1.8 * less);
             for (let i = 0; i < 4; i++)
                 await page.keyboard.press('-');
-            await until('the whole run', async () => !/from=/.test(page.url()), { limit: 5000 });
+            await until('the whole run', async () => !/from=/.test(page.url()));
         }
         await browser.close(page);
     });

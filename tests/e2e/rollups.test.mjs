@@ -147,7 +147,7 @@ describe('numbers of several runs', { skip, timeout: 240000 }, () => {
                             assert.deepEqual([row.min, row.mean, row.max, row.n], [number(mean(values) - wide), number(mean(values)), number(mean(values) + wide), values.length], `${name} at ${places[i]}`);
                     });
                     return true;
-                }, { limit: 8000 });
+                });
             }
             await browser.close(page);
         }

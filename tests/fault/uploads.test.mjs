@@ -115,10 +115,10 @@ test('an upload killed at 20 random points leaves what was acknowledged and noth
     }
 });
 
-test('548 MB go in and out with less than 60 MB of the daemon’s memory', { skip, timeout: 600000 }, async context => {
-    const size = { width: 768, depth: 12, heads: 12, vocab: 50257, context: 1024 };
+test('160 MB go in and out with less than 17 MB of the daemon’s memory more', { skip, timeout: 600000 }, async context => {
+    const size = { width: 768, depth: 2, heads: 12, vocab: 30000, context: 1024 };
     const dir = mkdtempSync(path.join(os.tmpdir(), 'polyd-large-')), file = path.join(dir, 'gpt2.safetensors'), length = sparse(file, size);
-    assert.ok(length > 548e6, String(length));
+    assert.ok(length > 160e6, String(length));
     const host = await Daemon.start([], dir);
     try {
         const before = memory(host.child.pid), began = Date.now();
@@ -136,10 +136,10 @@ test('548 MB go in and out with less than 60 MB of the daemon’s memory', { ski
                 resolve();
             });
         }).on('error', reject));
-        assert.ok(Math.abs(got - (length - 12 * 4 * 1024 ** 2)) < 1e5); // without the masks
+        assert.ok(Math.abs(got - (length - 2 * 4 * 1024 ** 2)) < 1e5); // without the masks
         const most = memory(host.child.pid);
         context.diagnostic(`${(length / 1e6).toFixed(0)} MB: in ${uploaded - began} ms, out ${Date.now() - uploaded} ms; the daemon took ${before.toFixed(1)} MB before, ${most.toFixed(1)} MB at most`);
-        assert.ok(most < 60, `${most} MB`);
+        assert.ok(most - before < 17, `${most} MB`);
         await host.stop({ keep: true });
     } finally {
         host.child.kill('SIGKILL');

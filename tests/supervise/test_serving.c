@@ -763,9 +763,15 @@ static void why_it_is_not_ready(void *ctx, const struct sup_model_info *m)
 }
 
 /* The other version takes all memory while the first one is restarted. */
+static void restarts_of(void *ctx, const struct sup_model_info *m)
+{
+    *(int64_t *)ctx = m->restarts;
+}
+
 static void test_serving_a_load_ends_where_no_worker_can_be_started(void **state)
 {
     struct fixture *f = *state;
+    int64_t restarts = 0;
     struct answer a;
     struct pd_why why;
     uint64_t id;
@@ -776,9 +782,14 @@ static void test_serving_a_load_ends_where_no_worker_can_be_started(void **state
     up(f);
     setenv("FAKE_SERVE", "needs 120", 1);
     assert_int_equal(load(f, 1), PD_OK);
-    setenv("FAKE_SERVE", "needs 600", 1);
+    setenv("FAKE_SERVE", "refuse", 1);
     assert_int_equal(ask(f, "crash", 0, 1, &a, &id), PD_OK);
     wait_over(&a);
+    for (int i = 0; i < 4000 && restarts < 3; i++) { /* the next one follows in some seconds */
+        assert_int_equal(sup_model_get(f->sup, "m", 1, restarts_of, &restarts, &why), PD_OK);
+        pause_ms(5);
+    }
+    setenv("FAKE_SERVE", "needs 600", 1);
     assert_int_equal(load(f, 2), PD_OK);
     assert_int_equal(load(f, 1), PD_ERR_LIMIT);
     assert_non_null(strstr(last_reason, "1 loaded versions use 600 of serve.memory_bytes = 600"));

@@ -203,28 +203,27 @@ static void check_attention(struct job_ctx *c)
 {
     const struct job_attention *a = &c->g->attention;
     const struct job_network *net = job_ctx_network(c);
+    const char *others =
+        net->reads == JOB_READS_IMAGES ? "patches, keys or a number" : "context, keys or a number";
 
     if (job_use_k(c->run) && ok(c, "/attention/k", "/attention/scale") && isnan(a->k))
         job_ctx_error(c, "/attention/k", "is needed with scale k");
     if (job_use_n(c->run) && ok(c, "/attention/n_for_scale", "/model/arch")) {
-        if (a->n_for_scale == JOB_N_PATCHES && net->reads == JOB_READS_TEXT)
-            job_ctx_error(c, "/attention/n_for_scale", "a %s has no patches; use context, keys or a number",
-                          net->name);
+        if (a->n_for_scale == JOB_N_PATCHES && net->reads != JOB_READS_IMAGES)
+            job_ctx_refuse(c, "/attention/n_for_scale", "a %s has no patches; use %s", net->name, others);
         if (a->n_for_scale == JOB_N_WINDOW && !net->windows)
             job_ctx_error(c, "/attention/n_for_scale", "a %s has no windows; use keys or a number",
                           net->name);
         if (a->n_for_scale == JOB_N_CHANNELS && !net->channel_attention)
-            job_ctx_error(c, "/attention/n_for_scale",
-                          "a %s attends between tokens; use patches, keys or a number", net->name);
+            job_ctx_error(c, "/attention/n_for_scale", "a %s attends between tokens; use %s", net->name,
+                          others);
         if (a->n_for_scale == JOB_N_ROW && !net->causal)
-            job_ctx_error(c, "/attention/n_for_scale",
-                          "row needs causal attention; use patches, keys or a number");
+            job_ctx_error(c, "/attention/n_for_scale", "row needs causal attention; use %s", others);
         if (a->n_for_scale == JOB_N_ROW && a->activation == JOB_ACTIVATION_SIGMOID_BIAS)
             job_ctx_error(c, "/attention/n_for_scale",
                           "sigmoid_bias has a single bias for all rows, so row is not allowed");
         if (a->n_for_scale == JOB_N_CONTEXT && net->reads == JOB_READS_IMAGES)
-            job_ctx_error(c, "/attention/n_for_scale", "a %s has no context; use patches, keys or a number",
-                          net->name);
+            job_ctx_error(c, "/attention/n_for_scale", "a %s has no context; use %s", net->name, others);
     }
     if (ok(c, "/train/precision", "/resources/device")) {
         bool cuda = c->g->resources.device == JOB_DEVICE_CUDA;

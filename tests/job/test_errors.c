@@ -192,6 +192,12 @@ static void test_checks_of_several_fields(void **state)
          "a gpt attends to earlier tokens only"},
         {GPT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"patches\"}",
          "#/attention/n_for_scale", "no patches"},
+        {PINN, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"patches\"}",
+         "#/attention/n_for_scale", "a pinnsformer has no patches; use context, keys or a number"},
+        {PINN, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"channels\"}",
+         "#/attention/n_for_scale", "attends between tokens; use context, keys or a number"},
+        {PINN, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"row\"}", "#/attention/n_for_scale",
+         "needs causal attention; use context, keys or a number"},
         {VIT, "/train/steps", "5", "#/train/epochs", "not both"},
         {VIT, "/train/schedule", "{\"warmup_steps\":5,\"warmup_epochs\":1}", "#/train/schedule/warmup_epochs",
          "not both"},
@@ -275,6 +281,33 @@ static void test_checks_of_several_fields(void **state)
               "\"train\":{\"epochs\":1,\"seed\":"
               "9007199254740930}}",
               "#/train/seed", "below 2^53");
+}
+
+/* Refused only since a later version: runs of before go on, and are told why. */
+static void test_stored_documents_are_warned_of_what_is_refused_now(void **state)
+{
+    static const struct {
+        const char *doc, *set, *value, *pointer, *what;
+    } cases[] = {
+        {PINN, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"patches\"}",
+         "#/attention/n_for_scale", "a pinnsformer has no patches"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *doc = with(cases[i].doc, cases[i].set, cases[i].value);
+        struct job_report report;
+        struct job_doc *job = NULL;
+
+        want_only(doc, cases[i].pointer, cases[i].what);
+        job_report_init(&report);
+        if (job_parse_stored(doc, strlen(doc), &job, &report) != PD_OK ||
+            !told(report.warnings, report.warning_count, cases[i].pointer, cases[i].what))
+            fail_msg("%s\n  should load with the warning %s: %s", doc, cases[i].pointer, cases[i].what);
+        job_free(job);
+        job_report_done(&report);
+        free(doc);
+    }
 }
 
 static void test_a_custom_shape_needs_no_preset(void **state)
@@ -403,6 +436,7 @@ int main(void)
         cmocka_unit_test(test_unknown_keys_and_suggestions),
         cmocka_unit_test(test_malformed_and_oversized_documents),
         cmocka_unit_test(test_checks_of_several_fields),
+        cmocka_unit_test(test_stored_documents_are_warned_of_what_is_refused_now),
         cmocka_unit_test(test_a_custom_shape_needs_no_preset),
         cmocka_unit_test(test_initial_values_are_checked_as_parameters_hold_them),
         cmocka_unit_test(test_a_shape_without_heads_is_an_error),

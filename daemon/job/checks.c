@@ -309,7 +309,8 @@ static void check_split(struct job_ctx *c)
     const struct job_data *d = &c->g->data;
     double train = d->split_train, val = d->split_val;
 
-    if (!ok(c, "/data/split/rule", "/data/split/train") || !ok(c, "/data/split/val", "/data/dataset"))
+    if (!ok(c, "/data/split/rule", "/data/split/train") || !ok(c, "/data/split/val", "/data/dataset") ||
+        !job_use_split_rule(c->run))
         return;
     if (d->split == JOB_SPLIT_GIVEN) {
         if (job_ctx_one_file(c))

@@ -458,6 +458,36 @@ static void test_the_division_of_an_equation_has_one_warning(void **state)
     free(doc);
 }
 
+/* Amounts that other data would refuse do not matter either. */
+static void test_amounts_of_an_equation_are_warned_of_and_not_refused(void **state)
+{
+    static const struct {
+        const char *split;
+        size_t warnings;
+    } splits[] = {
+        {"{\"rule\":\"standard\",\"train\":10}", 1},
+        {"{\"rule\":\"standard\",\"train\":0.5,\"test\":10}", 2},
+        {"{\"rule\":\"count\",\"train\":10,\"val\":2.5}", 3},
+        {"{\"rule\":\"count\"}", 1},
+        {"{\"rule\":\"fraction\",\"train\":10}", 2},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
+        char *doc = with(PINN, "/data/split", splits[i].split);
+        struct parsed p = parse(doc);
+
+        if (p.err != PD_OK || p.report.warning_count != splits[i].warnings) {
+            dump(&p);
+            fail_msg("%s: should have %zu warnings alone", doc, splits[i].warnings);
+        }
+        for (size_t k = 0; k < p.report.warning_count; k++)
+            assert_non_null(strstr(p.report.warnings[k].detail, "has no effect"));
+        done(&p);
+        free(doc);
+    }
+}
+
 /* The axis of a field without effect is named, whatever its values. */
 static void test_an_axis_without_effect_is_warned_of(void **state)
 {
@@ -584,6 +614,7 @@ int main(void)
         cmocka_unit_test(test_every_row_has_a_case_or_always_an_effect),
         cmocka_unit_test(test_a_field_without_effect_is_warned_of),
         cmocka_unit_test(test_the_division_of_an_equation_has_one_warning),
+        cmocka_unit_test(test_amounts_of_an_equation_are_warned_of_and_not_refused),
         cmocka_unit_test(test_an_axis_without_effect_is_warned_of),
         cmocka_unit_test(test_runs_that_compute_the_same_are_counted),
         cmocka_unit_test(test_an_entry_without_effect_is_warned_of),

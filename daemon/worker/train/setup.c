@@ -146,20 +146,21 @@ static enum pd_err open_data(struct train_setup *s, const struct job_config *c, 
         .cache_dir = cache,
         .scored = (enum data_scored)c->evaluate.split,
     };
+    const int rule = o.equation ? JOB_SPLIT_GIVEN : c->data.split; /* amounts of an equation are unchecked */
     enum pd_err err;
 
     if (!data_form(c->data.dataset, &o.dataset))
         return refuse(why, "/data/dataset");
-    if (c->data.split == JOB_SPLIT_FRACTION) {
+    if (rule == JOB_SPLIT_FRACTION) {
         o.rule = DATA_SPLIT_FRACTION;
         o.train_share = c->data.split_train;
         o.val_share = c->data.split_val;
-    } else if (c->data.split == JOB_SPLIT_COUNT) {
+    } else if (rule == JOB_SPLIT_COUNT) {
         o.rule = DATA_SPLIT_COUNT;
         o.train_count = (int64_t)c->data.split_train;
         o.val_count = (int64_t)c->data.split_val;
     }
-    if (c->data.split == JOB_SPLIT_STANDARD) {
+    if (rule == JOB_SPLIT_STANDARD) {
         o.rule = DATA_SPLIT_STANDARD;
         o.amount[DATA_TRAIN] = isnan(c->data.split_train) ? 0 : c->data.split_train;
         o.amount[DATA_VAL] = isnan(c->data.split_val) ? 0 : c->data.split_val;

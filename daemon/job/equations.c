@@ -1,11 +1,13 @@
 /* Networks that solve a differential equation, as the PINNsformer does: what a document may ask of one. */
 #include "daemon/job/rules.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include "daemon/job/internal.h"
 
-#define SEQUENCE_MOST 1024 /* points, as daemon/worker/model/arch/pinnsformer.c asks */
+#define SEQUENCE_MOST 1024  /* points, as daemon/worker/model/arch/pinnsformer.c asks */
+#define SOLUTION_LEAST 1e-4 /* an exact solution of amplitude 1 that is smaller everywhere is about 0 */
 
 /* Refuses what such a network does not have. */
 static void refuse(struct job_ctx *c, bool asked, const char *pointer, const char *what)
@@ -57,23 +59,42 @@ static void check_sequence(struct job_ctx *c)
             points, tokens);
 }
 
-/* Errors are relative to the exact solution, which must not be 0 at all points of the evaluation grid. */
+/* The largest |exact solution| on a grid of 2 or 3 points in x: at x = 0, pi and 2 pi, convection is sin(beta t) but
+ * for the sign. */
+static double largest_at_ends(double beta, int64_t points_in_t)
+{
+    double most = 0;
+
+    for (int64_t a = 1; a < points_in_t; a++)
+        most = fmax(most, fabs(sin(beta * (double)a / (double)(points_in_t - 1))));
+    return most;
+}
+
+/* Errors are relative to the exact solution, which must not be about 0 at all points that are scored. */
 static void check_solution(struct job_ctx *c)
 {
-    const struct job_data *d = &c->g->data;
+    const struct job_config *g = c->g;
+    const struct job_data *d = &g->data;
+    const bool train = g->kind == JOB_KIND_EVALUATE && g->evaluate.split == JOB_SCORED_TRAIN;
+    const int64_t *grid = train ? d->grid : d->test_grid;
+    const char *pointer = train ? "/evaluate/split" : "/data/pde/test_grid";
+    const char *needs = train ? "scores data.pde.grid, which needs" : "needs";
 
-    if (job_ctx_bad(c, "/data/pde/test_grid"))
+    if (job_ctx_bad(c, pointer) || job_ctx_bad(c, "/data/pde/grid") ||
+        job_ctx_bad(c, "/data/pde/coefficient"))
         return;
-    if (d->dataset == JOB_DATASET_PDE_WAVE && d->test_grid[1] < 3)
-        job_ctx_refuse(
-            c, "/data/pde/test_grid",
-            "needs at least 3 points in x, the second number: pde_wave is 0 at both ends of x, and errors "
-            "are relative to it");
-    else if (d->dataset == JOB_DATASET_PDE_CONVECTION && d->coefficient == 0 && d->test_grid[1] < 4)
-        job_ctx_refuse(c, "/data/pde/test_grid",
-                       "needs at least 4 points in x, the second number: with coefficient 0, pde_convection "
-                       "is 0 at both "
-                       "ends of x and in the middle, and errors are relative to it");
+    if (d->dataset == JOB_DATASET_PDE_WAVE && grid[1] < 3)
+        job_ctx_refuse(c, pointer,
+                       "%s at least 3 points in x, the second number: pde_wave is 0 at both ends of x, and "
+                       "errors are relative to it",
+                       needs);
+    else if (d->dataset == JOB_DATASET_PDE_CONVECTION && grid[1] < 4 &&
+             largest_at_ends(d->coefficient, grid[0]) < SOLUTION_LEAST)
+        job_ctx_refuse(c, pointer,
+                       "%s at least 4 points in x, the second number: with coefficient %.6g and %lld points "
+                       "in t, pde_convection is about 0 at both ends of x and in the middle, and errors are "
+                       "relative to it",
+                       needs, d->coefficient, (long long)grid[0]);
 }
 
 void job_check_equations(struct job_ctx *c)

@@ -263,10 +263,6 @@ static void test_checks_of_several_fields(void **state)
         done(&p);
         free(doc);
     }
-    want_only("{\"model\":{\"preset\":\"pinn_micro\"},\"train\":{\"steps\":1},\"data\":{\"dataset\":\"pde_"
-              "convection\","
-              "\"pde\":{\"coefficient\":0,\"test_grid\":[9,3]}}}",
-              "#/data/pde/test_grid", "needs at least 4 points in x");
     want_only(
         "{\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text\"},\"train\":{\"steps\":1}}",
         "#/data/path", "is needed: a text file");
@@ -281,6 +277,57 @@ static void test_checks_of_several_fields(void **state)
               "\"train\":{\"epochs\":1,\"seed\":"
               "9007199254740930}}",
               "#/train/seed", "below 2^53");
+}
+
+/* The scored grid needs a point where the exact solution is not about 0: at ends and middle of x, convection is
+ * +-sin(beta t). */
+static void test_errors_need_a_solution_that_is_not_zero(void **state)
+{
+    static const struct {
+        double beta;
+        int t, x;
+        bool refused;
+    } cases[] = {
+        {0, 9, 3, true},          {0, 9, 4, false},       {3.141592653589793, 2, 3, true},
+        {3.14159, 2, 2, true},    {3.14159, 2, 4, false}, {3.141592653589793, 3, 3, false},
+        {-6.2831853, 3, 3, true}, {3.14, 2, 3, false},    {50, 2, 2, false},
+        {1e-5, 9, 3, true},
+    };
+    static const char *const evaluation =
+        "{\"kind\":\"evaluate\",\"evaluate\":{\"run\":\"12\",\"step\":30,\"split\":\"%s\",\"path\":\"runs/12/"
+        "checkpoints/"
+        "a.safetensors\",\"sha256\":\"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\"},"
+        "\"model\":{\"preset\":\"pinn_micro\"},\"train\":{\"steps\":1},\"data\":{\"dataset\":\"pde_wave\","
+        "\"pde\":{\"grid\":[5,%d],\"test_grid\":[5,%d]}}}";
+    char doc[600];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(doc, sizeof doc,
+                 "{\"model\":{\"preset\":\"pinn_micro\"},\"train\":{\"steps\":1},\"data\":{\"dataset\":"
+                 "\"pde_convection\",\"pde\":{\"coefficient\":%.17g,\"test_grid\":[%d,%d]}}}",
+                 cases[i].beta, cases[i].t, cases[i].x);
+        if (cases[i].refused) {
+            want_only(doc, "#/data/pde/test_grid",
+                      "needs at least 4 points in x, the second number: with coefficient");
+        } else {
+            struct parsed p = want_ok(doc);
+
+            done(&p);
+        }
+    }
+    /* an evaluation scores one of both grids */
+    snprintf(doc, sizeof doc, evaluation, "train", 2, 3);
+    want_only(doc, "#/evaluate/split", "scores data.pde.grid, which needs at least 3 points in x");
+    snprintf(doc, sizeof doc, evaluation, "val", 3, 2);
+    want_only(doc, "#/data/pde/test_grid", "needs at least 3 points in x");
+    for (int i = 0; i < 2; i++) {
+        struct parsed p;
+
+        snprintf(doc, sizeof doc, evaluation, i ? "val" : "train", i ? 2 : 3, i ? 3 : 2);
+        p = want_ok(doc);
+        done(&p);
+    }
 }
 
 /* Refused only since a later version: runs of before go on, and are told why. */
@@ -436,6 +483,7 @@ int main(void)
         cmocka_unit_test(test_unknown_keys_and_suggestions),
         cmocka_unit_test(test_malformed_and_oversized_documents),
         cmocka_unit_test(test_checks_of_several_fields),
+        cmocka_unit_test(test_errors_need_a_solution_that_is_not_zero),
         cmocka_unit_test(test_stored_documents_are_warned_of_what_is_refused_now),
         cmocka_unit_test(test_a_custom_shape_needs_no_preset),
         cmocka_unit_test(test_initial_values_are_checked_as_parameters_hold_them),

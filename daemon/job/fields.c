@@ -97,6 +97,7 @@ NAMES(theorem, JOB_THEOREMS(THEOREM));
 #define ASIDE JOB_F_OFF_TRAJECTORY
 #define OPEN0 JOB_F_MIN_OPEN
 #define BELOW JOB_F_MAX_OPEN
+#define RAISED JOB_F_MIN_RAISED
 
 const struct job_field job_fields[] = {
     /* Head */
@@ -466,9 +467,10 @@ const struct job_field job_fields[] = {
      MEANS("points per axis of the evaluation grid, on which the solution is compared with the exact one; or "
            "[points in t, points in x]. pde_wave, which is 0 at both ends of x, needs 3 points in x",
            "daemon/job/JOB.md#equations")},
-    {ROW("/data/pde/step", JOB_T_NUMBER, config.data.pde_step), RANGE(0, 1), DEF("1e-4"), FLAGS(OPEN0),
+    {ROW("/data/pde/step", JOB_T_NUMBER, config.data.pde_step), RANGE(1e-6, 1), DEF("1e-4"), FLAGS(RAISED),
      WITH(job_use_pinn),
-     MEANS("distance in t between consecutive points of a sequence; model.context is the number of points",
+     MEANS("distance in t between consecutive points of a sequence; model.context is the number of points. "
+           "Points are f32, in which shorter steps vanish",
            "daemon/job/JOB.md#equations")},
     {ROW("/data/pde/coefficient", JOB_T_NUMBER, config.data.coefficient), RANGE(-1000, 1000),
      RULE(job_rule_coefficient, "convection 50, reaction 5, wave 2"), WITH(job_use_pinn),

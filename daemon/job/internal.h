@@ -50,6 +50,7 @@ enum {
     JOB_F_NAME = 1 << 7,           /* a string of A-Za-z0-9._- only */
     JOB_F_LATER = 1 << 8,          /* as JOB_F_ONLY, but refused by a check of its own */
     JOB_F_OFF_TRAJECTORY = 1 << 9, /* changes no number that training computes: left out of job_trajectory */
+    JOB_F_MIN_RAISED = 1 << 10,    /* the minimum was 0, excluded: a stored value below it is a warning */
 };
 
 enum job_layer {

@@ -27,6 +27,10 @@ static bool in_range(struct job_ctx *c, const struct job_field *f, double v)
     if (low && high)
         return true;
     job_json_number(f->min, lo);
+    if (high && v > 0 && f->flags & JOB_F_MIN_RAISED) {
+        job_ctx_refuse(c, f->pointer, "must be at least %s", lo);
+        return c->env->stored;
+    }
     if (isinf(f->max))
         job_ctx_error(c, f->pointer, "must be %s %s", f->flags & JOB_F_MIN_OPEN ? "greater than" : "at least",
                       lo);

@@ -246,6 +246,7 @@ static void test_checks_of_several_fields(void **state)
         {WAVE, "/data/pde", "{\"test_grid\":[40,2]}", "#/data/pde/test_grid",
          "needs at least 3 points in x, the second number: pde_wave is 0 at both ends of x"},
         {WAVE, "/data/pde", "{\"test_grid\":2}", "#/data/pde/test_grid", "needs at least 3 points in x"},
+        {WAVE, "/data/pde", "{\"step\":0}", "#/data/pde/step", "must be at least 0.000001 and at most 1"},
         {WAVE, "/data/context", "3", "#/data/context", "is 3 and model.context 5"},
         {WAVE, "/model/context", "1025", "#/model/context", "must be 1 to 1024"},
     };
@@ -257,7 +258,7 @@ static void test_checks_of_several_fields(void **state)
         free(doc);
     }
     {
-        char *doc = with(WAVE, "/data/pde", "{\"test_grid\":[2,3]}");
+        char *doc = with(WAVE, "/data/pde", "{\"test_grid\":[2,3],\"step\":1e-6}");
         struct parsed p = want_ok(doc);
 
         done(&p);
@@ -338,6 +339,8 @@ static void test_stored_documents_are_warned_of_what_is_refused_now(void **state
     } cases[] = {
         {PINN, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"patches\"}",
          "#/attention/n_for_scale", "a pinnsformer has no patches"},
+        {PINN, "/data/pde", "{\"step\":1e-30}", "#/data/pde/step", "must be at least 0.000001"},
+        {PINN, "/data/pde", "{\"step\":9e-7}", "#/data/pde/step", "must be at least 0.000001"},
     };
 
     (void)state;

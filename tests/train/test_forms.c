@@ -623,6 +623,43 @@ static void test_forecast_counts_averages_and_parts(void **state)
     assert_true(planned(parts, "\"arena_bytes\":") < planned(plain, "\"arena_bytes\":"));
 }
 
+/* A search reads the parameters as a vector; of its vectors a file holds those that the next step needs. */
+static void test_forecast_of_a_line_search(void **state)
+{
+    static const char job[] = EQUATION("cpu", "\"activation\":\"poly\"", "3", "");
+    static const char drawn[] = "{\"histograms\":{\"at\":[1]},\"every\":3}";
+    const int64_t parameters = planned(job, "\"parameters\":"), saved = planned(job, "\"checkpoint_bytes\":"),
+                  total = planned(job, "\"total_bytes\":"), arena = planned(job, "\"arena_bytes\":"),
+                  states = planned(job, "\"moment1\":") + planned(job, "\"moment2\":");
+    struct book b = {0};
+    struct train_outcome out;
+    struct pd_why why;
+    uint8_t *file;
+    uint64_t header = 0;
+    size_t len;
+    char other[1024], *at;
+
+    (void)state;
+    assert_int_equal(planned(job, "\"weights\":"), 4 * parameters);
+    assert_true(total >= 4 * parameters + states + arena + planned(job, "\"inputs\":"));
+    if (run(job, &b, NULL, 1, &out, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    read_whole(out.latest_path, &file, &len);
+    for (int i = 0; i < 8; i++) /* its length begins the file */
+        header |= (uint64_t)file[i] << 8 * i;
+    assert_int_equal(len - 8 - header, saved);
+    free(file);
+    close_book(&b);
+    /* the gradient of histograms is one more vector of the parameters */
+    snprintf(other, sizeof other, "%s", job);
+    at = strstr(other, "{\"every\":3}");
+    snprintf(at, sizeof other - (size_t)(at - other), "%s%s", drawn,
+             strstr(job, "{\"every\":3}") + strlen("{\"every\":3}"));
+    assert_true(planned(other, "\"total_bytes\":") - planned(other, "\"arena_bytes\":") -
+                    planned(other, "\"inputs\":") ==
+                total - arena - planned(job, "\"inputs\":") + 4 * parameters);
+}
+
 /* The file holds masters and the moments of all ranks, whatever a step computes in and whoever keeps them. */
 static void test_forecast_of_a_checkpoint_is_the_same_in_any_precision(void **state)
 {
@@ -798,6 +835,7 @@ int main(void)
         T(test_averages_are_judged_and_served_where_asked_for),
         T(test_forecast_is_what_a_run_takes),
         T(test_forecast_counts_averages_and_parts),
+        T(test_forecast_of_a_line_search),
         T(test_forecast_of_a_checkpoint_is_the_same_in_any_precision),
         T(test_forecast_of_a_share_of_the_moments),
         T(test_a_skipped_step_does_not_count_for_the_moments),

@@ -54,6 +54,24 @@ struct forecast {
     size_t inputs, arena, saved, total;
 };
 
+/* States of the optimiser: those that a checkpoint holds, or all. */
+static size_t states_of(const struct train_setup *s, const struct pk_plan_report *step, bool saved)
+{
+    static const enum pk_category moments[] = {PK_CAT_MOMENT1, PK_CAT_MOMENT2};
+    const struct model_optimiser *o = &s->optim->graph;
+    size_t bytes = step->bytes[PK_CAT_EMA];
+
+    for (size_t i = 0; i < sizeof moments / sizeof moments[0]; i++) {
+        bool in_file = false;
+
+        for (int k = 0; k < o->states; k++)
+            in_file = in_file || o->state[k].category == moments[i];
+        if (in_file || !saved)
+            bytes += step->bytes[moments[i]];
+    }
+    return bytes;
+}
+
 static enum pd_err forecast(const struct train_setup *s, const struct pk_backend_api *api,
                             struct forecast *ret, struct pd_why *why)
 {
@@ -81,14 +99,16 @@ static enum pd_err forecast(const struct train_setup *s, const struct pk_backend
             report[TRAIN_GRAPH_PART].bytes[kept[i]] = step->bytes[kept[i]];
         *step = report[TRAIN_GRAPH_PART];
     }
+    if (s->optim->searches) /* the graph of a point reads the parameters as one vector */
+        step->bytes[PK_CAT_WEIGHTS] =
+            (size_t)model_param_elements(s->model) * pk_dtype_size(model_spec(s->model)->dtype);
     /* in mixed precision the parameters are the masters, and the weights their working copies: states that
      * the updates write, or buffers of the arena */
     masters = step->bytes[model_spec(s->model)->mixed ? PK_CAT_MASTER : PK_CAT_WEIGHTS];
-    ret->saved =
-        masters + step->bytes[PK_CAT_MOMENT1] + step->bytes[PK_CAT_MOMENT2] + step->bytes[PK_CAT_EMA];
+    ret->saved = masters + states_of(s, step, true);
     if (s->histogram_count > 0) /* sums of a gradient of their own */
         sums += masters;
-    ret->total = ret->saved + step->copy_bytes + sums + ret->inputs + ret->arena;
+    ret->total = masters + states_of(s, step, false) + step->copy_bytes + sums + ret->inputs + ret->arena;
     if (s->options.zero) /* a file holds the moments of all ranks */
         ret->saved = step->bytes[PK_CAT_EMA] + masters + optim_state_bytes(s->optim, masters);
     ret->step = *step;

@@ -8,16 +8,18 @@
 #include <time.h>
 #include <unistd.h>
 
-static _Atomic int64_t jump_wall_us, jump_boot_us; /* added to the wall clock; to boot time */
+/* added to the wall clock, to boot time, to the monotonic clock */
+static _Atomic int64_t jump_wall_us, jump_boot_us, jump_mono_us;
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 int clock_gettime(clockid_t id, struct timespec *ts)
 {
     int rc = (int)syscall(SYS_clock_gettime, id, ts);
-    int64_t us = id == CLOCK_REALTIME   ? atomic_load(&jump_wall_us)
-                 : id == CLOCK_BOOTTIME ? atomic_load(&jump_boot_us)
-                                        : 0;
+    int64_t us = id == CLOCK_REALTIME    ? atomic_load(&jump_wall_us)
+                 : id == CLOCK_BOOTTIME  ? atomic_load(&jump_boot_us)
+                 : id == CLOCK_MONOTONIC ? atomic_load(&jump_mono_us)
+                                         : 0;
     int64_t ns = ts->tv_nsec + us % 1000000 * 1000;
 
     ts->tv_sec += us / 1000000;

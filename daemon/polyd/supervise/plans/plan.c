@@ -59,6 +59,7 @@ struct plan {
     bool refresh;        /* a kept answer does not do */
     struct plan *with;   /* started, of the same digest: a good answer of it is this one's as well */
     int64_t deadline_us; /* of the process */
+    bool late;           /* killed because it passed */
     int64_t patience_us, impatient_us; /* of the caller, and when it ends; 0 = none */
     void (*done)(void *ctx, enum pd_err err, const struct pd_why *why,
                  const char *plan); /* NULL: already notified */
@@ -249,7 +250,10 @@ static void plan_gone(void *self, unsigned events)
         read_back(p->err_fd, &out);
         while (out.len && (out.data[out.len - 1] == '\n' || out.data[out.len - 1] == ' '))
             out.data[--out.len] = '\0';
-        if (p->proc.status > 0 && p->proc.status < 256)
+        if (p->late)
+            err = pd_fail(&why, PD_ERR_TIMEOUT, "%s takes longer than %lld s, so its worker was stopped",
+                          asks[p->ask].takes, (long long)(asks[p->ask].limit_us / SECOND_US));
+        else if (p->proc.status > 0 && p->proc.status < 256)
             err = pd_fail(&why, PD_ERR_INTERNAL, "the %s worker was killed by signal %d", asks[p->ask].doing,
                           p->proc.status);
         else {
@@ -283,8 +287,10 @@ static void tick(void *self, int64_t now_us)
             p->done = NULL;
             done(p->ctx, err, &why, NULL);
         }
-        if (p->started && (loop_stopping(s->loop) || now_us > p->deadline_us))
+        if (p->started && (loop_stopping(s->loop) || now_us > p->deadline_us)) {
+            p->late = !loop_stopping(s->loop);
             proc_signal(&p->proc, SIGKILL);
+        }
     }
 }
 

@@ -357,6 +357,8 @@ bool job_metric_scored(const struct job_config *g, const char *key);
 const char *job_metrics_scored(const struct job_config *g, char *out, size_t size);
 /* Reports a sweep's metric that its runs do not write. */
 void job_metric_warn(struct job_report *report, const struct job_config *g, const char *key);
+/* Reports a mode (enum job_mode) that selects the worst value of the metric. */
+void job_metric_warn_mode(struct job_report *report, const char *key, int mode);
 
 /* ---- sweep.c ---- */
 /* Reads /sweep of the document into `s` (job_sweep_done whatever happens), leaving out axes that an

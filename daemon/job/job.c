@@ -399,6 +399,10 @@ done:
         job_metric_warn(report, &job->first->config, job->head.metric);
         err = report->failed ? PD_ERR_NOMEM : err;
     }
+    if (job->head.sweep && known && err != PD_ERR_NOMEM) {
+        job_metric_warn_mode(report, job->head.metric, job->head.mode);
+        err = report->failed ? PD_ERR_NOMEM : err;
+    }
     return err;
 }
 

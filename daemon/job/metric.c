@@ -192,6 +192,17 @@ void job_metric_warn(struct job_report *report, const struct job_config *g, cons
                        job_metrics_scored(g, scored, sizeof scored));
 }
 
+void job_metric_warn_mode(struct job_report *report, const char *key, int mode)
+{
+    const struct job_metric *m = job_metric_find(key);
+    const bool most = mode == JOB_MODE_MAX;
+
+    if (m && m->better == (most ? JOB_METRIC_LESS : JOB_METRIC_MORE))
+        job_report_warning(report, "#/sweep/mode",
+                           "the runs are ranked by the %s %.100s, of which %s is better",
+                           most ? "greatest" : "smallest", key, most ? "less" : "more");
+}
+
 static json_t *metric_json(const struct job_metric *m)
 {
     static const char *const better[] = {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "daemon/job/internal.h"
+#include "daemon/job/metric.h"
 #include "daemon/job/template.h"
 
 static json_t *made(struct job_ctx *c, json_t *v)
@@ -53,6 +54,14 @@ json_t *job_rule_required(struct job_ctx *c)
 {
     (void)c; /* resolve.c names the field */
     return NULL;
+}
+
+json_t *job_rule_mode(struct job_ctx *c)
+{
+    const char *key = c->run->head.metric;
+    const struct job_metric *m = key ? job_metric_find(key) : NULL;
+
+    return word(c, m && m->better == JOB_METRIC_MORE ? "max" : "min");
 }
 
 json_t *job_rule_arch(struct job_ctx *c)

@@ -19,7 +19,7 @@ struct job_run;
     X(data_context) X(length) X(lr) X(betas) X(weight_decay) X(warmup_steps) X(warmup_epochs) \
     X(warmup_form) X(min_lr) X(clip) X(device) X(precision) X(init) X(eval_every) X(keep_best) \
     X(keep_latest) X(threads) X(tokenizer_path) X(loader_threads) X(head_width) X(coefficient) X(batch) X(schedule) X(start) X(teacher) X(mix_group) \
-    X(zero_is_padding) X(contour)
+    X(zero_is_padding) X(contour) X(mode)
 /* clang-format on */
 #define JOB_RULE_DECLARE(name) json_t *job_rule_##name(struct job_ctx *c);
 JOB_RULES(JOB_RULE_DECLARE)

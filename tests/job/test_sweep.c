@@ -441,9 +441,45 @@ static void test_a_metric_that_no_run_writes_is_warned_of(void **state)
     }
 }
 
+static void test_sweep_mode_follows_the_metric(void **state)
+{
+#define MODE(metric, mode)                                                                                   \
+    "{\"axes\":[{\"pointer\":\"/train/seed\",\"values\":[1,2]}],\"metric\":\"" metric "\"" mode "}"
+    static const struct {
+        const char *sweep;
+        int mode;
+        const char *what; /* of the warning */
+    } cases[] = {{MODE("acc/val", ""), JOB_MODE_MAX, NULL},
+                 {MODE("loss/val", ""), JOB_MODE_MIN, NULL},
+                 {MODE("attn/fro/1", ""), JOB_MODE_MIN, NULL},
+                 {"{\"axes\":[{\"pointer\":\"/train/seed\",\"values\":[1,2]}]}", JOB_MODE_MIN, NULL},
+                 {MODE("acc/val", ",\"mode\":\"max\""), JOB_MODE_MAX, NULL},
+                 {MODE("attn/fro/1", ",\"mode\":\"max\""), JOB_MODE_MAX, NULL},
+                 {MODE("acc/val", ",\"mode\":\"min\""), JOB_MODE_MIN,
+                  "ranked by the smallest acc/val, of which more is better"},
+                 {MODE("loss/val", ",\"mode\":\"max\""), JOB_MODE_MAX,
+                  "ranked by the greatest loss/val, of which less is better"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *doc = with(VIT, "/sweep", cases[i].sweep);
+        struct parsed p;
+
+        if (cases[i].what)
+            want_warning(doc, "#/sweep/mode", cases[i].what);
+        else {
+            p = want_ok(doc);
+            assert_int_equal(job_doc_head(p.job)->mode, cases[i].mode);
+            done(&p);
+        }
+        free(doc);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sweep_mode_follows_the_metric),
         cmocka_unit_test(test_grid_runs_through_all_combinations_last_axis_fastest),
         cmocka_unit_test(test_ranges_are_spread_evenly_from_end_to_end),
         cmocka_unit_test(test_runs_are_ranked_by_least_validation_loss),

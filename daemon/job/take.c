@@ -122,7 +122,7 @@ static json_t *take_string(struct job_ctx *c, const struct job_field *f, json_t 
 /* The index of a name in the row's list; -1 after a report. */
 static int enum_index(struct job_ctx *c, const struct job_field *f, json_t *v, unsigned count)
 {
-    const char *text = json_string_value(v);
+    const char *text = json_string_value(v), *meant;
     char list[1024], near[64];
     size_t at = 0;
 
@@ -130,6 +130,7 @@ static int enum_index(struct job_ctx *c, const struct job_field *f, json_t *v, u
         wrong(c, f, "a string", v);
         return -1;
     }
+    meant = strcmp(text, "gpu") ? text : "cuda"; /* whose nearest name would be cpu */
     for (unsigned i = 0; i < count; i++) {
         if (strcmp(f->names->names[i], text) == 0)
             return (int)i;
@@ -140,7 +141,7 @@ static int enum_index(struct job_ctx *c, const struct job_field *f, json_t *v, u
             at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", at ? ", " : "", f->names->names[i]);
     job_ctx_error(c, f->pointer, "must be one of %s%s%s", list,
                   f->type == JOB_T_ENUM_OR_NUM ? ", or a number" : "",
-                  pd_did_you_mean(near, sizeof near, text, f->names->names, count));
+                  pd_did_you_mean(near, sizeof near, meant, f->names->names, count));
     return -1;
 }
 

@@ -138,3 +138,10 @@ test('what is not there is 404, and a damaged file is not sent', { skip }, async
         assert.equal(reply.status, 500, what);
     }
 });
+
+test('weights of a network without a vocabulary are none of a network of texts', { skip }, async () => {
+    const { bytes } = await host.get(`/api/v1/runs/${run}/checkpoints/4/weights`);
+    const reply = await host.call('POST', '/api/v1/models/text/versions?preset=gpt_micro', { body: bytes, headers: { 'content-type': 'application/octet-stream' } });
+    assert.equal(reply.status, 422, reply.text);
+    assert.match(reply.json.detail, /the size of the vocabulary is unknown: there is no tokenizer, and no tensor transformer\.wte\.weight/);
+});

@@ -98,6 +98,8 @@ static void test_lists_name_what_can_run(void **state)
     want_error(
         "{\"attention\":{\"n_for_scale\":\"patchez\"}}", "#/attention/n_for_scale",
         "must be one of patches, keys, window, channels, context, row, or a number; did you mean 'patches'?");
+    want_error("{\"resources\":{\"device\":\"gpu\"}}", "#/resources/device",
+               "must be one of auto, cpu, cuda; did you mean 'cuda'?");
     want_error("{\"train\":{\"precision\":\"fp8\"}}", "#/train/precision",
                "must be one of fp32, bf16, fp64, tf32");
     want_error("{\"data\":{\"dataset\":\"mine\"}}", "#/data/dataset",

@@ -269,10 +269,14 @@ static enum pd_err push(const struct evaluator *e, const struct train_eval *set,
     if (err == PD_OK && e->averages)
         err = evaluator_push(e, set, scored, average, true, why);
     text[0] = 0;
-    for (size_t i = 0; named[i].key[0] && len < 200; i++)
-        len +=
-            (size_t)snprintf(text + len, 200 - len, " %s%s %.4f", set ? named[i].eval : named[i].key[scored],
-                             set ? set->name : "", found->number[i]);
+    for (size_t i = 0; named[i].key[0] && len < 200; i++) {
+        char number[40] = "NaN"; /* as the API writes it, of either sign */
+
+        if (!isnan(found->number[i]))
+            snprintf(number, sizeof number, "%.4f", found->number[i]);
+        len += (size_t)snprintf(text + len, 200 - len, " %s%s %s", set ? named[i].eval : named[i].key[scored],
+                                set ? set->name : "", number);
+    }
     return err;
 }
 

@@ -114,7 +114,11 @@ static enum pd_err check(const struct model_spec *s, struct pd_why *why)
 {
     if (s->classes < 0 || s->classes > 1000000)
         return pd_fail(why, PD_ERR_INVALID, "#/model: texts in %d classes", s->classes);
-    if (s->vocab < 1 || s->vocab > 10000000 || s->context < 1 || s->context > 1048576)
+    if (s->vocab < 1)
+        return pd_fail(why, PD_ERR_INVALID,
+                       "#/model: the size of the vocabulary is unknown: there is no tokenizer, and no tensor "
+                       "transformer.wte.weight");
+    if (s->vocab > 10000000 || s->context < 1 || s->context > 1048576)
         return pd_fail(why, PD_ERR_INVALID, "#/model/context: %d positions, %d symbols", s->context,
                        s->vocab);
     return PD_OK;

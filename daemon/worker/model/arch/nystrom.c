@@ -390,7 +390,11 @@ static enum pd_err check(const struct model_spec *s, struct pd_why *why)
 
     if (s->classes < 1 || s->classes > 1000000)
         return pd_fail(why, PD_ERR_INVALID, "#/data/dataset: sequences in %d classes", s->classes);
-    if (s->vocab < 1 || s->vocab > 10000000 || length < 1 || length > 1048576 || (s->pairs && s->context % 2))
+    if (s->vocab < 1)
+        return pd_fail(why, PD_ERR_INVALID,
+                       "#/model: the size of the vocabulary is unknown: there is no tokenizer, and no tensor "
+                       "model.embeddings.word_embeddings.weight");
+    if (s->vocab > 10000000 || length < 1 || length > 1048576 || (s->pairs && s->context % 2))
         return pd_fail(why, PD_ERR_INVALID, "#/model/context: %d positions, %d symbols", s->context,
                        s->vocab);
     if (s->landmarks < 1 || (length > s->landmarks && length % s->landmarks))

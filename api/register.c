@@ -9,6 +9,7 @@
  * next daemon starts. */
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "api/average.h"
@@ -457,37 +458,64 @@ bool api_register_check(struct api_req *r)
     return name_fits(r, api_param(r, 0));
 }
 
-/* RFC 9530: sha-256=:BASE64:, of what was sent. */
-static bool digest_header_fits(struct api_req *r, const char *name, const uint8_t sha256[DIGEST_SHA256_BYTES])
+static void fail_digest(struct api_req *r, const char *param, const char *hex)
 {
-    const char *value = api_header(r, name), *at = value ? strstr(value, "sha-256=:") : NULL, *end;
-    uint8_t sent[DIGEST_SHA256_BYTES];
+    api_fail_param(r, PD_ERR_INVALID, param,
+                   "%s: the upload has the SHA-256 %s, which differs from the request's", param, hex);
+}
 
-    if (!at)
+/* One member of a digest header; the value of another algorithm is not looked at. False: it cannot be read. */
+static bool digest_member_read(const char *text, size_t len, bool *found, uint8_t sha256[DIGEST_SHA256_BYTES])
+{
+    const char *value = memchr(text, '=', len), *end = text + len;
+    size_t key_len;
+
+    while (end > text && strchr(" \t", end[-1]))
+        end--;
+    key_len = (size_t)((value ? value : end) - text);
+    while (key_len && strchr(" \t", text[key_len - 1]))
+        key_len--;
+    *found = key_len == strlen("sha-256") && !strncasecmp(text, "sha-256", key_len);
+    if (!*found)
         return true;
-    at += strlen("sha-256=:");
-    end = strchr(at, ':');
-    return end && digest_unbase64(at, (size_t)(end - at), sent, sizeof sent) &&
-           !memcmp(sent, sha256, sizeof sent);
+    while (value && ++value < end && strchr(" \t", *value))
+        ;
+    return value && end - value > 2 && *value == ':' && end[-1] == ':' &&
+           digest_unbase64(value + 1, (size_t)(end - value) - 2, sha256, DIGEST_SHA256_BYTES);
+}
+
+/* RFC 9530: sha-256=:BASE64:, of what was sent, in a list with other algorithms. False: the request has been failed. */
+static bool digest_header_fits(struct api_req *r, const char *name, const struct api_upload *upload)
+{
+    const char *at = api_header(r, name);
+    char hex[DIGEST_SHA256_HEX_SIZE];
+    uint8_t sent[DIGEST_SHA256_BYTES];
+    bool found;
+
+    while (at && *at && !api_failed(r)) {
+        const char *member = at + strspn(at, " \t,");
+        const size_t len = strcspn(member, ",");
+
+        if (!digest_member_read(member, len, &found, sent))
+            api_fail_param(r, PD_ERR_INVALID, name, "%s must be sha-256=:BASE64:, the Base64 of %d bytes",
+                           name, DIGEST_SHA256_BYTES);
+        else if (found && memcmp(sent, upload->sha256, sizeof sent) != 0)
+            fail_digest(r, name, digest_hex(upload->sha256, sizeof upload->sha256, hex));
+        at = member + len;
+    }
+    return !api_failed(r);
 }
 
 /* False: the bytes are not those that the request announced; the request has been failed. */
 static bool bytes_fit(struct api_req *r, const struct sent *s, const struct api_upload *upload)
 {
     char hex[DIGEST_SHA256_HEX_SIZE];
-    const char *wrong = NULL;
 
     digest_hex(upload->sha256, sizeof upload->sha256, hex);
     if (s->sha256[0] && strcasecmp(hex, s->sha256) != 0)
-        wrong = "sha256";
-    else if (!digest_header_fits(r, "Content-Digest", upload->sha256))
-        wrong = "Content-Digest";
-    else if (!digest_header_fits(r, "Repr-Digest", upload->sha256))
-        wrong = "Repr-Digest";
-    if (wrong)
-        api_fail_param(r, PD_ERR_INVALID, wrong,
-                       "%s: the upload has the SHA-256 %s, which differs from the request's", wrong, hex);
-    return !wrong;
+        fail_digest(r, "sha256", hex);
+    return !api_failed(r) && digest_header_fits(r, "Content-Digest", upload) &&
+           digest_header_fits(r, "Repr-Digest", upload);
 }
 
 static void register_upload(struct api_req *r)

@@ -1,5 +1,6 @@
 // A refusal says which member it is about in its sentence, not only in the pointer beside it.
 import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
 import { after, before, test } from 'node:test';
 import { Host, submit, tinyJob } from './lib.mjs';
 
@@ -77,4 +78,24 @@ test('a refused point is named with its place', async () => {
     await named('POST', `/api/v1/runs/${run.id}/metrics`, { dots: [] }, 'dots');
     const other = await host.post(`/api/v1/runs/${run.id}/metrics`, { points: [good, { ...good, step: 'a' }] });
     assert.match(other.json.detail, /^points\/1\/step: /);
+});
+
+test('a digest header that cannot be read is refused; another algorithm is not checked', async () => {
+    const right = createHash('sha256').update('weights').digest('base64'), zeros = Buffer.alloc(32).toString('base64');
+    const hex = createHash('sha256').update('weights').digest('hex'), other = `sha-512=:${Buffer.alloc(64).toString('base64')}:`;
+    const upload = headers => host.call('POST', '/api/v1/models/digest/versions', { body: 'weights', headers: { 'content-type': 'application/octet-stream', ...headers } });
+    for (const header of ['Content-Digest', 'Repr-Digest']) {
+        for (const value of [`sha-256=${hex}`, `sha-256=:${hex}:`, `sha-256=${right}`, 'sha-256', 'sha-256=', 'sha-256=:', 'sha-256=::', `sha-256=:${right}`, `SHA-256=${hex}`, `${other}, sha-256=${hex}`, `sha-256=:${right.slice(0, -4)}:`]) {
+            const reply = await upload({ [header]: value });
+            assert.deepEqual([reply.status, reply.json.errors?.[0].pointer], [422, `#/${header}`], `${value}: ${reply.text}`);
+            assert.match(reply.json.detail, /must be sha-256=:BASE64:/, value);
+        }
+        for (const value of [`SHA-256=:${zeros}:`, `sha-256 = :${zeros}:`, `${other},sha-256=:${zeros}: `]) {
+            const reply = await upload({ [header]: value });
+            assert.deepEqual([reply.status, reply.json.errors?.[0].pointer], [422, `#/${header}`], `${value}: ${reply.text}`);
+            assert.match(reply.json.detail, /differs from/, value);
+        }
+        for (const value of [`SHA-256=:${right}:`, `sha-256 = :${right}: , ${other}`, other, ''])
+            assert.match((await upload({ [header]: value })).json.detail, /the test has no worker/, value); // the bytes were taken
+    }
 });

@@ -235,6 +235,32 @@ static void test_serving_load_infer_unload(void **state)
     assert_int_equal(load(f, VERSIONS + 1), PD_ERR_NOT_FOUND);
 }
 
+static void no_row(void *ctx, const struct sup_model_info *m)
+{
+    (void)ctx;
+    (void)m;
+    fail_msg("a version that is not loaded");
+}
+
+static void test_serving_a_version_that_is_not_loaded_is_named(void **state)
+{
+    static const char *const sentence = "model 'm' has no loaded version 9; loaded: 2, 1; POST "
+                                        "/api/v1/models/NAME/versions/N/load loads a version";
+    struct fixture *f = *state;
+    struct sup_infer req = {.model = "m", .version = 9, .kind = "infer"};
+    struct pd_why why;
+    uint64_t id;
+
+    assert_int_equal(sup_model_get(f->sup, "m", 9, no_row, NULL, &why), PD_ERR_NOT_FOUND);
+    assert_ptr_equal(strstr(why.text, "model 'm' is not loaded; "), why.text);
+    assert_int_equal(load(f, 1), PD_OK);
+    assert_int_equal(load(f, 2), PD_OK);
+    assert_int_equal(sup_model_get(f->sup, "m", 9, no_row, NULL, &why), PD_ERR_NOT_FOUND);
+    assert_string_equal(why.text, sentence);
+    assert_int_equal(sup_infer(f->sup, &req, &id, &why), PD_ERR_NOT_FOUND);
+    assert_string_equal(why.text, sentence);
+}
+
 static void test_serving_failed_load_says_why(void **state)
 {
     struct fixture *f = *state;
@@ -819,6 +845,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_serving_load_infer_unload),
+        TEST(test_serving_a_version_that_is_not_loaded_is_named),
         TEST(test_serving_failed_load_says_why),
         TEST(test_serving_cancel_and_deadline),
         TEST(test_serving_deadline_begins_again_with_each_part),

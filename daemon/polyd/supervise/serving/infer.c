@@ -296,7 +296,7 @@ static enum pd_err admit(struct serving *s, const struct sup_infer *req, struct 
             if (!strcmp(other->name, req->model) && other->state == SUP_MODEL_LOADING)
                 m = other;
         return m ? pd_fail(why, PD_ERR_CLOSED, "model '%s' is loading", req->model)
-                 : model_unknown(s, req->model, why);
+                 : model_unknown(s, req->model, req->version, why);
     }
     if (m->state != SUP_MODEL_READY || !m->peer || loop_stopping(s->loop))
         return m->state == SUP_MODEL_UNAVAILABLE

@@ -92,8 +92,8 @@ struct serving {
 };
 
 /* model.c */
-/* The error sentence for a model without a loaded version. Lock held. */
-enum pd_err model_unknown(const struct serving *s, const char *name, struct pd_why *why);
+/* The error sentence for a model without this loaded version; version 0: without any. Lock held. */
+enum pd_err model_unknown(const struct serving *s, const char *name, int64_t version, struct pd_why *why);
 /* Lock held. version 0: the highest ready one. */
 struct model *model_find(struct serving *s, const char *name, int64_t version);
 /* Adds it to the table, not started; NULL if out of memory. */

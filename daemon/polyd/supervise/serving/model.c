@@ -891,11 +891,30 @@ void serving_list(struct serving *s, void (*row)(void *ctx, const struct sup_mod
     pthread_mutex_unlock(&s->lock);
 }
 
-enum pd_err model_unknown(const struct serving *s, const char *name, struct pd_why *why)
+/* The loaded versions of a model, as "2, 1"; returns how many. */
+static int list_versions(const struct serving *s, const char *name, char *out, size_t size)
+{
+    int count = 0, len = 0;
+
+    out[0] = '\0';
+    for (const struct model *m = s->models; m && (size_t)len < size; m = m->next)
+        if (m->state == SUP_MODEL_READY && !strcmp(m->name, name))
+            len +=
+                snprintf(out + len, size - (size_t)len, "%s%lld", count++ ? ", " : "", (long long)m->version);
+    return count;
+}
+
+enum pd_err model_unknown(const struct serving *s, const char *name, int64_t version, struct pd_why *why)
 {
     const char *names[64] = {NULL}, *near = NULL;
     size_t count = 0, n = strlen(name);
+    char versions[64];
 
+    if (version && list_versions(s, name, versions, sizeof versions))
+        return pd_fail(why, PD_ERR_NOT_FOUND,
+                       "model '%.128s' has no loaded version %lld; loaded: %s; POST "
+                       "/api/v1/models/NAME/versions/N/load loads a version",
+                       name, (long long)version, versions);
     for (const struct model *m = s->models; m && count < 64; m = m->next)
         if (m->state == SUP_MODEL_READY && strcmp(m->name, name) != 0)
             names[count++] = m->name;
@@ -923,7 +942,7 @@ enum pd_err serving_get(struct serving *s, const char *model, int64_t version,
         fill_info(m, &info);
         row(ctx, &info);
     } else
-        err = model_unknown(s, model, why);
+        err = model_unknown(s, model, version, why);
     pthread_mutex_unlock(&s->lock);
     return err;
 }

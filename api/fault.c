@@ -1,5 +1,6 @@
 #include "api/http.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "api/json.h"
@@ -114,9 +115,9 @@ int api_fault_body(struct pd_buf *b, enum api_surface surface, int fault, const 
         if (details) {
             api_json_kv_raw(b, "errors", details);
         } else if (param) {
-            char pointer[160] = "#/";
+            char pointer[160];
 
-            strncat(pointer, param, sizeof pointer - 3);
+            snprintf(pointer, sizeof pointer, "#%s%s", *param ? "/" : "", param);
             api_json_key(b, "errors");
             api_json_open(b, '[');
             api_json_open(b, '{');

@@ -76,6 +76,8 @@ test('a refused point is named with its place', async () => {
     for (const [point, pointer] of [[{ ...good, step: 'a' }, 'points/1/step'], [{ ...good, key: '' }, 'points/1/key'], [{ ...good, value: 'high' }, 'points/1/value'], [{ ...good, key: 5 }, 'points/1/key'], [5, 'points/1']])
         await named('POST', `/api/v1/runs/${run.id}/metrics`, { points: [good, point] }, pointer);
     await named('POST', `/api/v1/runs/${run.id}/metrics`, { dots: [] }, 'dots');
+    for (const body of [{}, []]) // the document itself
+        assert.equal((await host.post(`/api/v1/runs/${run.id}/metrics`, body)).json.errors[0].pointer, '#', JSON.stringify(body));
     const other = await host.post(`/api/v1/runs/${run.id}/metrics`, { points: [good, { ...good, step: 'a' }] });
     assert.match(other.json.detail, /^points\/1\/step: /);
 });

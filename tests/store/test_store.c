@@ -401,6 +401,33 @@ static enum pd_err choose(struct store_tx *tx, void *ctx, struct pd_why *why)
     return store_checkpoint_choose(tx, k->ids.run, &k->chosen, why);
 }
 
+static enum pd_err diverge(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    struct choice *k = ctx;
+    enum pd_err err =
+        store_attempt_move(tx, k->ids.run, 1, JOB_ATTEMPT_ENDED, JOB_CAUSE_DONE, "done", 0, why);
+
+    return err == PD_OK ? store_run_move(tx, k->ids.run, JOB_RUN_ENDED, JOB_OUTCOME_DIVERGED, "", why) : err;
+}
+
+/* Whether a checkpoint may still come is said. */
+static void test_store_no_checkpoint_says_whether_one_may_come(void **state)
+{
+    struct fixture *f = *state;
+    struct choice k = {.ids = submitted(f)};
+    struct pd_why why;
+    char sentence[100];
+
+    assert_int_equal(call(f, start_attempt, &k.ids, &why), PD_OK);
+    assert_int_equal(call(f, choose, &k, &why), PD_ERR_NOT_FOUND);
+    assert_non_null(strstr(why.text, "has no checkpoint yet: "));
+    assert_int_equal(call(f, diverge, &k, &why), PD_OK);
+    assert_int_equal(call(f, choose, &k, &why), PD_ERR_NOT_FOUND);
+    snprintf(sentence, sizeof sentence, "run %lld ended as diverged and has no checkpoint",
+             (long long)k.ids.run);
+    assert_string_equal(why.text, sentence);
+}
+
 static enum pd_err drop_best(struct store_tx *tx, void *ctx, struct pd_why *why)
 {
     return store_checkpoint_delete(tx, ((struct choice *)ctx)->id[1], why);
@@ -729,6 +756,7 @@ int main(void)
         TEST(test_store_idempotency_same_key_same_answer),
         TEST(test_store_checkpoints_without_their_file_are_marked),
         TEST(test_store_chooses_the_best_checkpoint_then_the_latest),
+        TEST(test_store_no_checkpoint_says_whether_one_may_come),
         TEST(test_store_checkpoint_paths_follow_the_folder),
         TEST(test_store_model_versions_and_aliases),
         TEST(test_store_stop_commits_what_was_accepted),

@@ -136,12 +136,15 @@ enum pd_err store_checkpoint_choose(struct store_tx *tx, int64_t run_id, int64_t
                "step DESC, id DESC LIMIT 1",
                "i", run_id);
 
-    int64_t there = 0;
+    struct tx_run r;
 
     if (err != PD_ERR_NOT_FOUND)
         return err;
-    if (db_int(tx->db, &there, why, "SELECT id FROM run WHERE id = ?1", "i", run_id) != PD_OK)
+    if (tx_run_read(tx, run_id, &r, NULL) != PD_OK)
         return pd_fail(why, err, "there is no run %lld", (long long)run_id);
+    if (r.state == JOB_RUN_ENDED)
+        return pd_fail(why, err, "run %lld ended as %s and has no checkpoint", (long long)run_id,
+                       job_outcome_name(r.outcome));
     return pd_fail(why, err,
                    "run %lld has no checkpoint yet: one is written at the interval of "
                    "train.checkpoint_every, at each best "

@@ -176,10 +176,10 @@ static enum pd_err read_prompt(struct api_completion *c, json_t *value, struct p
 
     if (json_is_string(value))
         return add_prompt(c, value, why);
-    if (!json_is_array(value) || !first)
+    if (!json_is_array(value) || !(json_is_string(first) || json_is_array(first) || json_is_number(first)))
         return pd_fail(why, PD_ERR_INVALID,
                        "prompt must be a text, texts, token ids, or arrays of token ids");
-    if (json_is_integer(first))
+    if (json_is_number(first))
         return add_prompt(c, value, why);
     for (size_t i = 0; i < json_array_size(value) && err == PD_OK; i++) {
         json_t *item = json_array_get(value, i);

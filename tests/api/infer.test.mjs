@@ -248,6 +248,14 @@ test('a completion with usage, warnings and several choices', async () => {
     assert.equal((await host.post('/v1/completions', { model: 'lm', prompt: [1, 2, 3] })).json.usage.prompt_tokens, 3);
 });
 
+test('a prompt of neither texts nor token ids is named as what it is', async () => {
+    for (const [prompt, words] of [[[1.5], /token ids are integers from 0/], [[1, 2.5], /token ids are integers from 0/], [[-1], /token ids are integers from 0/], [[[1.5]], /token ids are integers from 0/], [[true], /must be a text, texts/], [[null], /must be a text, texts/], [[{}], /must be a text, texts/], [['a', 1], /mixes/]]) {
+        const reply = await host.post('/v1/completions', { model: 'lm', prompt });
+        assert.deepEqual([reply.status, reply.json.error.param], [400, 'prompt'], reply.text);
+        assert.match(reply.json.error.message, words, JSON.stringify(prompt));
+    }
+});
+
 test('logprobs have one entry a token', async () => {
     const { choices: [choice] } = (await host.post('/v1/completions', { model: 'lm', prompt: 'a', max_tokens: 5, logprobs: 1, echo: true })).json;
     assert.deepEqual(choice.logprobs.tokens, ['G', 'r', 'bytes:\\xc3', 'bytes:\\xbc', 'bytes:\\xc3']);

@@ -117,7 +117,9 @@ static enum pd_err string(struct in *in, const char **ret, size_t *ret_len)
                     in->at[1] == 'u' && (low = hex4(in->at + 2)) >= 0xdc00 && low < 0xe000) {
                     code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
                     in->at += 6;
-                } else if (code <= 0 || (code >= 0xd800 && code < 0xe000)) {
+                } else if (code == 0) {
+                    return broken(in, "a text cannot hold \\u0000");
+                } else if (code < 0 || (code >= 0xd800 && code < 0xe000)) {
                     return broken(in, "an escape that is not a character");
                 }
                 n += put_utf8(out + n, (unsigned)code);

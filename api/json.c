@@ -175,6 +175,15 @@ bool api_parse_id(const char *text, int64_t *ret_id)
     return text[0] >= '1' && text[0] <= '9' && api_parse_int(text, 1, INT64_MAX, ret_id);
 }
 
+const char *api_json_fault(const json_error_t *error)
+{
+    const enum json_error_code code = json_error_code(error);
+
+    return code == json_error_null_character || code == json_error_null_byte_in_key
+               ? "a text cannot hold \\u0000"
+               : error->text;
+}
+
 bool api_json_no_memory(const json_error_t *error)
 {
     return error->text[0] == '\0' || json_error_code(error) == json_error_out_of_memory;

@@ -54,5 +54,7 @@ bool api_parse_id(const char *text, int64_t *ret_id);
 /* A decimal integer within [low, high]. */
 bool api_parse_int(const char *text, int64_t low, int64_t high, int64_t *ret_value);
 
+/* What is wrong with the text, borrowed from `error`. */
+const char *api_json_fault(const json_error_t *error);
 /* Whether jansson failed for lack of memory (it may then give no message) rather than because of the text. */
 bool api_json_no_memory(const json_error_t *error);

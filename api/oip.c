@@ -339,8 +339,8 @@ enum pd_err api_oip_parse(const char *body, size_t len, int64_t header_len, stru
     if (!root && api_json_no_memory(&error))
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the request");
     if (!root)
-        return pd_fail(why, PD_ERR_CORRUPT, "the request is not JSON: %.200s (line %d)", error.text,
-                       error.line);
+        return pd_fail(why, PD_ERR_CORRUPT, "the request is not JSON: %.200s (line %d)",
+                       api_json_fault(&error), error.line);
     inputs = json_object_get(root, "inputs");
     id = json_object_get(root, "id");
     if (!json_is_object(root) || !json_is_array(inputs) || json_array_size(inputs) > WIRE_TENSORS_MAX ||

@@ -182,8 +182,8 @@ json_t *api_body_json(struct api_req *r, unsigned flags)
         return NULL;
     }
     if (!value) {
-        api_fail(r, API_FAULT_MALFORMED, "the body is not JSON: %s (line %d, column %d)", error.text,
-                 error.line, error.column);
+        api_fail(r, API_FAULT_MALFORMED, "the body is not JSON: %s (line %d, column %d)",
+                 api_json_fault(&error), error.line, error.column);
         return NULL;
     }
     if (!json_is_object(value) && !((flags & API_JSON_ARRAY_OK) && json_is_array(value))) {

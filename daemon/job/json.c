@@ -56,6 +56,11 @@ enum pd_err job_json_load(const char *text, size_t len, json_t **ret, struct pd_
             return pd_fail(why, PD_ERR_NOMEM, "no memory for the document");
         case json_error_stack_overflow:
             return pd_fail(why, PD_ERR_CORRUPT, "nested deeper than %d levels", JOB_MAX_DEPTH);
+        case json_error_null_character:
+        case json_error_null_byte_in_key:
+            return pd_fail(why, PD_ERR_CORRUPT,
+                           "not valid JSON: a text cannot hold \\u0000 (line %d, column %d)", e.line,
+                           e.column);
         default:
             return pd_fail(why, PD_ERR_CORRUPT, "not valid JSON: %s (line %d, column %d)", e.text, e.line,
                            e.column);

@@ -368,8 +368,14 @@ bool api_tags_ok(struct api_req *r, json_t *tags)
     json_object_foreach(tags, key, value) if (!*key || strlen(key) > 250 || !json_is_string(value) ||
                                               json_string_length(value) > 5000)
     {
-        api_fail_param(r, PD_ERR_INVALID, "tags",
+        struct pd_buf pointer;
+
+        pd_buf_init(&pointer, 0);
+        pd_buf_str(&pointer, "tags");
+        api_json_pointer_add(&pointer, key);
+        api_fail_param(r, PD_ERR_INVALID, pd_buf_err(&pointer) == PD_OK ? pointer.data : "tags",
                        "tags: tag '%.60s': keys have 1 to 250 bytes, values are texts of at most 5000", key);
+        pd_buf_done(&pointer);
         return false;
     }
     return true;

@@ -127,7 +127,7 @@ struct sent {
 struct importing {
     struct api_wait *wait;
     char model[API_MODEL_MAX + 1], file[512], upload_sha256[DIGEST_SHA256_HEX_SIZE];
-    char path[4097];
+    char path[4097], upload[512];
     json_t *averaged; /* what an average was made of; NULL: weights that came from elsewhere */
     char *document;   /* of an average */
     bool kept;        /* handed on */
@@ -147,6 +147,23 @@ static void importing_done(void *data)
     pd_buf_done(&m->answer);
 }
 
+/* A client knows an upload, not the file of the state folder. */
+static void hide_upload(struct importing *m)
+{
+    static const char name[] = "the upload";
+    char *at = m->upload[0] ? strstr(m->why.text, m->upload) : NULL,
+         *end = at ? at + strlen(m->upload) : NULL;
+
+    if (!at)
+        return;
+    if (at > m->why.text && at[-1] == '\'' && *end == '\'') {
+        at--;
+        end++;
+    }
+    memmove(at + strlen(name), end, strlen(end) + 1);
+    memcpy(at, name, strlen(name));
+}
+
 /* Any thread; the answer is borrowed. */
 static void imported(void *ctx, enum pd_err err, const struct pd_why *why, const char *answer)
 {
@@ -157,6 +174,7 @@ static void imported(void *ctx, enum pd_err err, const struct pd_why *why, const
         pd_buf_str(&m->answer, answer);
     else
         m->why = *why;
+    hide_upload(m);
     api_wait_end(m->wait);
 }
 
@@ -260,6 +278,12 @@ static void write_row(struct api_req *r, struct importing *m, const json_t *answ
         api_write_submit(&g->w, STORE_LANE_COMMAND, 3);
 }
 
+/* The member of the request that a refusal without a place is about. */
+static const char *import_member(const char *why)
+{
+    return strncmp(why, "the tokenizer: ", strlen("the tokenizer: ")) ? "path" : "tokenizer";
+}
+
 static void import_answer(struct api_req *r)
 {
     struct importing *m = api_waited(r);
@@ -273,6 +297,9 @@ static void import_answer(struct api_req *r)
         rest = pd_why_place(m->why.text, place, sizeof place);
         if (m->err == PD_ERR_INVALID && strcmp(place, "#") != 0)
             api_fail_param(r, PD_ERR_INVALID, place + 2, "%s: %s", place + 2, rest);
+        else if (m->path[0] && api_fault_row((int)m->err)->status == 422)
+            api_fail_param(r, (int)m->err, import_member(m->why.text), "%s: %s", import_member(m->why.text),
+                           m->why.text);
         else
             api_fail_why(r, m->err, &m->why);
         return;
@@ -337,8 +364,10 @@ static void import_weights(struct api_req *r, struct sent *s, const struct api_u
     if (!m)
         return;
     snprintf(m->path, sizeof m->path, "%s", s->path);
-    if (upload)
+    if (upload) {
+        snprintf(m->upload, sizeof m->upload, "%s", upload->path);
         digest_hex(upload->sha256, sizeof upload->sha256, m->upload_sha256);
+    }
     asked.ctx = m;
     asked.args[n++] = "import";
     asked.args[n++] = "--to";
@@ -610,7 +639,8 @@ static void register_checkpoint(struct api_req *r, json_t *body)
     run = api_id_member(r, body, "run_id");
     checkpoint = api_id_member(r, body, "checkpoint_id");
     if (!api_failed(r) && (run != 0) == (checkpoint != 0))
-        api_fail(r, PD_ERR_INVALID, "name either run_id or checkpoint_id, or a path, or an average");
+        api_fail_param(r, PD_ERR_INVALID, "",
+                       "name either run_id or checkpoint_id, or a path, or an average");
     if (!name_fits(r, api_param(r, 0)) || !(g = begin(r)))
         return;
     g->run = run;

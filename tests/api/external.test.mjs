@@ -59,7 +59,7 @@ test('a run is opened, reported to and finished, and stands among the others', a
 test('what is wrong with an opening is named with its place', async () => {
     for (const [body, pointer, says] of [
         [{ nmae: 'x' }, '#/nmae', /name, experiment, notes, tags, config and total_steps/], [{ name: '' }, '#/name', /1 to 200 bytes/],
-        [{ name: 3 }, '#/name', /text/], [{ config: [1] }, '#/config', /object/], [{ tags: { a: 1 } }, '#/tags', /tag 'a'/],
+        [{ name: 3 }, '#/name', /text/], [{ config: [1] }, '#/config', /object/], [{ tags: { a: 1 } }, '#/tags/a', /tag 'a'/],
         [{ total_steps: 0 }, '#/total_steps', /at least 1/], [{ experiment: 'x'.repeat(129) }, '#/experiment', /128/],
         [{ experiment: 'a/b' }, '#/experiment', /experiment may contain only letters, digits/], [{ experiment: 'a b' }, '#/experiment', /only letters/], [{ experiment: 'ä' }, '#/experiment', /only letters/]]) {
         const reply = await host.post('/api/v1/runs', body);

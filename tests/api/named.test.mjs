@@ -25,8 +25,10 @@ async function named(method, target, json, pointer, headers = {}) {
 
 test('every refused member is named in the sentence', async () => {
     const etag = (await host.get(`/api/v1/jobs/${job.id}`)).headers.etag, match = { 'if-match': etag };
-    for (const [member, value] of [['name', ''], ['name', 5], ['notes', 1], ['tags', 'a'], ['tags', { a: 1 }], ['priority', 1000], ['colour', 1]])
+    for (const [member, value] of [['name', ''], ['name', 5], ['notes', 1], ['tags', 'a'], ['priority', 1000], ['colour', 1]])
         await named('PATCH', `/api/v1/jobs/${job.id}`, { [member]: value }, member, match);
+    assert.equal((await host.call('PATCH', `/api/v1/jobs/${job.id}`, { json: { tags: { 'a/b~': 1 } }, headers: match })).json.errors[0].pointer, '#/tags/a~1b~0');
+    await named('PATCH', `/api/v1/jobs/${job.id}`, { tags: { right: 'b', a: 1 } }, 'tags/a', match);
     await named('POST', `/api/v1/jobs/${job.id}/cancel`, { reason: 5 }, 'reason');
     await named('POST', '/api/v1/devices/cpu:0/drain', { reason: 'x'.repeat(5000) }, 'reason');
     for (const [member, value] of [['name', ''], ['experiment', 1], ['notes', 1], ['config', [1]], ['total_steps', 0], ['colour', 1]])
@@ -37,6 +39,8 @@ test('every refused member is named in the sentence', async () => {
     for (const [body, member] of [[{ description: 'a' }, 'name'], [{ name: 'a b' }, 'name'], [{ name: 'a', description: 1 }, 'description'], [{ name: 'a', runs: 1 }, 'runs'], [{ name: 'a', runs: ['x'] }, 'runs']])
         await named('POST', '/api/v1/groups', body, member);
     await named('POST', '/api/v1/models/lm/versions', { run_id: 1 }, 'run_id');
+    for (const body of [{}, { run_id: '1', checkpoint_id: '1' }])
+        assert.equal((await host.post('/api/v1/models/lm/versions', body)).json.errors?.[0].pointer, '#', JSON.stringify(body));
     await named('PUT', '/api/v1/models/lm/aliases/live', {}, 'version');
     await named('POST', '/api/v1/jobs', tinyJob({ depends_on: [{ job: '1', when: 'afterok' }] }), 'depends_on');
 });

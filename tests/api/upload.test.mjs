@@ -295,7 +295,7 @@ test('what is not whole or lies about itself is refused, and nothing of it stays
     const length = Number(bytes.readBigUInt64LE(0)), header = JSON.parse(bytes.subarray(8, 8 + length));
     const rewritten = change => { const h = structuredClone(header); change(h); const t = Buffer.from(JSON.stringify(h).padEnd(length)); return Buffer.concat([bytes.subarray(0, 8), t, bytes.subarray(8 + length)]); };
     for (const [body, words] of [
-        [bytes.subarray(0, bytes.length - 4), /outside the file/], [bytes.subarray(0, 7), /safetensors/], [Buffer.concat([bytes, Buffer.alloc(4)]), /after the last tensor/],
+        [bytes.subarray(0, bytes.length - 4), /outside the file/], [bytes.subarray(0, 7), /^the upload is not a safetensors file$/], [Buffer.concat([bytes, Buffer.alloc(4)]), /after the last tensor/],
         [lying(b => b.writeBigUInt64LE(2n ** 40n, 0)), /exceeds the limit/], [lying(b => b.writeBigUInt64LE(BigInt(bytes.length), 0)), /exceeds the file/],
         [rewritten(h => { h['head.bias'].data_offsets = h['norm.bias'].data_offsets.slice(); h['head.bias'].shape = h['norm.bias'].shape; }), /overlaps|gap/],
         [rewritten(h => { h['head.bias'].shape = [9]; }), /bytes; its shape requires/], [rewritten(h => { h['head.bias'].dtype = 'F4'; }), /unsupported type/],
@@ -320,8 +320,11 @@ test('what is not whole or lies about itself is refused, and nothing of it stays
     assert.match(equation.json.detail, /'linear_emb\.weight' is missing/); // of this file
     assert.equal((await upload('plain', bytes, { query: { colour: 'red' } })).status, 400);
     assert.equal((await upload('.plain', bytes, { description: describe(config) })).status, 422);
-    assert.equal((await host.post('/api/v1/models/plain/versions', { path: 'models/../x', description: describe(config) })).status, 422);
-    assert.equal((await host.post('/api/v1/models/plain/versions', { path: 'nowhere/x', description: describe(config) })).status, 422);
+    for (const [member, body] of [['path', { path: 'models/../x' }], ['path', { path: 'nowhere/x' }], ['path', { path: 'models/nope' }], ['tokenizer', { path: 'models/tiny', tokenizer: 'models/nope' }]]) {
+        const reply = await host.post('/api/v1/models/plain/versions', { description: describe(config), ...body });
+        assert.deepEqual([reply.status, reply.json.errors?.[0].pointer], [422, `#/${member}`], reply.text);
+        assert.ok(reply.json.detail.startsWith(`${member}: `), reply.text);
+    }
     assert.match((await host.post('/api/v1/models/plain/versions', { path: 'models/tiny', run_id: '1' })).json.detail, /does not go with path/);
     assert.ok(!(await names()).includes('plain'));
 });

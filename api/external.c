@@ -109,8 +109,8 @@ static char *experiment_of(struct api_req *r, const char *key, const json_t *val
     char *text = text_of(r, key, value, 1, 128);
 
     if (text && text[strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")])
-        api_fail_param(r, PD_ERR_INVALID, key,
-                       "%s may contain only letters, digits, \".\", \"_\" and \"-\"", key);
+        api_fail_param(r, PD_ERR_INVALID, key, "%s may contain only letters, digits, \".\", \"_\" and \"-\"",
+                       key);
     return text;
 }
 

@@ -101,6 +101,10 @@ struct model *model_new(struct serving *s, const struct store_model_version *v);
 /* Removes it from the table and frees it: no other reference may exist. */
 void model_forget(struct serving *s, struct model *m);
 void model_set_state(struct serving *s, struct model *m, enum sup_model_state state, const char *reason);
+/* Starts its worker, now or after those that load, or fails the waiting loads. */
+void model_begin_load(struct serving *s, struct model *m);
+
+/* record.c */
 void model_notify_loads(struct serving *s, struct model *m, enum pd_err err, const struct pd_why *why);
 void model_notify_unloads(struct serving *s, struct model *m, enum pd_err err, const struct pd_why *why);
 /* Records whether the version should be loaded after a restart. Those who wait for its load or unload are
@@ -112,8 +116,10 @@ bool model_await_record(struct serving *s, const char *model, int64_t version, b
                         struct load_wait *wait);
 /* The lowest version above `after` with such a record; 0 = none. */
 int64_t model_next_record(const struct serving *s, const char *model, int64_t after, bool loaded);
-/* Starts its worker, now or after those that load, or fails the waiting loads. */
-void model_begin_load(struct serving *s, struct model *m);
+/* Answers those whose record waits for a store that cannot write: the error says what is loaded and what is not
+ * recorded. Ten times a second. */
+void model_answer_unrecorded(struct serving *s);
+
 /* load.c. Its worker completes the requests in progress, and ends. */
 void model_unload(struct serving *s, struct model *m);
 

@@ -333,7 +333,7 @@ static void test_errors_need_a_solution_that_is_not_zero(void **state)
     }
 }
 
-/* Refused only since a later version: runs of before go on, and are told why. */
+/* A later version made these errors: stored documents get a warning, and their runs go on. */
 static void test_stored_documents_are_warned_of_what_is_refused_now(void **state)
 {
     static const struct {

@@ -410,7 +410,7 @@ static enum pd_err diverge(struct store_tx *tx, void *ctx, struct pd_why *why)
     return err == PD_OK ? store_run_move(tx, k->ids.run, JOB_RUN_ENDED, JOB_OUTCOME_DIVERGED, "", why) : err;
 }
 
-/* Whether a checkpoint may still come is said. */
+/* The error tells a run that may still write a checkpoint from one that has ended. */
 static void test_store_no_checkpoint_says_whether_one_may_come(void **state)
 {
     struct fixture *f = *state;

@@ -102,13 +102,13 @@ async function clone(t, programs = {}, had = []) {
     });
     return { api, dir, daemon, port, polyd, state, script,
         read: name => existsSync(path.join(dir, name)) ? readFileSync(path.join(dir, name), 'utf8') : '',
-        /** Runs it; killed after ten seconds, its status is null. */
+        /** Runs it; killed after fifty seconds, its status is null. */
         run: (...args) => new Promise(done => {
             const child = spawn('bash', [path.join(dir, 'deploy/quickstart'), '--no-install', '--state-dir', state, ...args], { env: { ...process.env, PATH: `${bin}:${process.env.PATH}` }, detached: true });
             let out = '', err = '';
             child.stdout.on('data', text => { out += text; });
             child.stderr.on('data', text => { err += text; });
-            const timer = setTimeout(() => process.kill(-child.pid, 'SIGKILL'), 10000);
+            const timer = setTimeout(() => process.kill(-child.pid, 'SIGKILL'), 50000);
             child.on('close', status => {
                 clearTimeout(timer);
                 done({ status, out, err });

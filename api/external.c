@@ -103,17 +103,6 @@ static char *text_of(struct api_req *r, const char *key, const json_t *value, si
     return copy;
 }
 
-/* The rule of the job document: a label is a part of paths. */
-static char *experiment_of(struct api_req *r, const char *key, const json_t *value)
-{
-    char *text = text_of(r, key, value, 1, 128);
-
-    if (text && text[strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")])
-        api_fail_param(r, PD_ERR_INVALID, key, "%s may contain only letters, digits, \".\", \"_\" and \"-\"",
-                       key);
-    return text;
-}
-
 static char *json_of(struct api_req *r, const json_t *value)
 {
     char *text = json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(15));
@@ -155,7 +144,7 @@ static void opening_member(struct api_req *r, struct opening *o, const char *key
     if (!strcmp(key, "name"))
         o->name = text_of(r, key, value, 1, 200);
     else if (!strcmp(key, "experiment"))
-        o->experiment = experiment_of(r, key, value);
+        o->experiment = text_of(r, key, value, 1, 128);
     else if (!strcmp(key, "notes"))
         o->notes = text_of(r, key, value, 0, 65536);
     else if (!strcmp(key, "tags"))

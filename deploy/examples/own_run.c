@@ -50,7 +50,7 @@ int main(int argc, char **argv)
     curl_easy_setopt(curl, CURLOPT_HTTPHEADER, json);
     curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, keep);
     post(curl, url, "",
-         "{\"name\": \"root of 2\", \"experiment\": \"own-runs\", \"config\": {\"start\": 100}}");
+         "{\"name\": \"root of 2\", \"experiment\": \"own runs\", \"config\": {\"start\": 100}}");
     if (sscanf(answer, "{\"id\":\"%lld\"", &run) != 1)
         return 1;
     snprintf(path, sizeof path, "/%lld/metrics", run);

@@ -29,7 +29,7 @@ def post(path, body, **headers):
 def main():
     config = {"lr": 0.1, "steps": 200, "seed": 7}
     # With a key of its own the request may be sent again: one run comes of it.
-    run = post("/runs", {"name": "line by hand", "experiment": "own-runs", "tags": {"language": "python"},
+    run = post("/runs", {"name": "line by hand", "experiment": "own runs", "tags": {"language": "python"},
                          "config": config, "total_steps": config["steps"]},
                **{"Idempotency-Key": str(uuid.uuid4())})["id"]
     random.seed(config["seed"])

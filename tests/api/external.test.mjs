@@ -60,8 +60,7 @@ test('what is wrong with an opening is named with its place', async () => {
     for (const [body, pointer, says] of [
         [{ nmae: 'x' }, '#/nmae', /name, experiment, notes, tags, config and total_steps/], [{ name: '' }, '#/name', /1 to 200 bytes/],
         [{ name: 3 }, '#/name', /text/], [{ config: [1] }, '#/config', /object/], [{ tags: { a: 1 } }, '#/tags/a', /tag 'a'/],
-        [{ total_steps: 0 }, '#/total_steps', /at least 1/], [{ experiment: 'x'.repeat(129) }, '#/experiment', /128/],
-        [{ experiment: 'a/b' }, '#/experiment', /experiment may contain only letters, digits/], [{ experiment: 'a b' }, '#/experiment', /only letters/], [{ experiment: 'ä' }, '#/experiment', /only letters/]]) {
+        [{ total_steps: 0 }, '#/total_steps', /at least 1/], [{ experiment: 'x'.repeat(129) }, '#/experiment', /128/]]) {
         const reply = await host.post('/api/v1/runs', body);
         assert.equal(reply.status, 422, JSON.stringify(body));
         assert.equal(reply.json.errors[0].pointer, pointer);

@@ -74,7 +74,7 @@ describe('what experiments have shown', { skip: findChromium() === null && 'no C
             await host.tell(`end ${run} ${value === null ? 1 : 0}`);
         }
         await host.post('/api/v1/jobs', { template: 'E11' });
-        await host.post('/api/v1/runs', { name: 'own', experiment: 'by-hand' });
+        await host.post('/api/v1/runs', { name: 'own', experiment: 'by hand' });
         report = (await host.get('/api/v1/experiments/E04/report')).text;
     });
     after(async () => {
@@ -113,7 +113,7 @@ describe('what experiments have shown', { skip: findChromium() === null && 'no C
         await page.getByRole('region', { name: /^E01/ }).getByText('nothing yet.').waitFor();
         assert.equal(await page.getByRole('region', { name: /^E07/ }).getByText('nothing yet.').count(), 0);
         await page.getByText('Other labels (1)').click();
-        await page.getByRole('link', { name: 'Report of by-hand' }).waitFor();
+        await page.getByRole('link', { name: 'Report of by hand' }).waitFor();
         await browser.close(page);
     });
 

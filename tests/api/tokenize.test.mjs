@@ -114,7 +114,7 @@ test('what cannot be answered is refused with the place named', real, async () =
     for (const [target, body] of [['/tokenize', { prompt: 'a' }], ['/detokenize', { tokens: [1] }]]) {
         await refused(target, { ...body, model: 'digits' }, 400, /classifier: it has no tokens/, null);
         await refused(target, { ...body, model: 'none' }, 404, /none/, null);
-        await refused(target, { ...body, model: 'pairs:7' }, 404, /not loaded/, null);
+        await refused(target, { ...body, model: 'pairs:7' }, 404, /has no loaded version 7/, null);
         await refused(target, body, 400, /model must be the name/, 'model');
         await refused(target, { ...body, model: 5 }, 400, /model must be the name/, 'model');
     }
